@@ -1,0 +1,2 @@
+//! The `coldpress` program.
+fn main() {}
