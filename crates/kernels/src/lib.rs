@@ -1,1 +1,17 @@
-//! Under construction.
+//! Quantised block formats, packed layouts and SIMD kernels.
+//!
+//! This crate owns all arithmetic on weights and activations: what a block of bytes means (blocks), how rows are
+//! interleaved for the kernels (layout), int8 activations (activations), matrix products (matmul) and the
+//! vector operations of a layer ([`vector`], [`attention`]). Plain Rust code defines every result; each instruction set
+//! gives the same bits. It opens no files, reads no environment and keeps no threads: parallel loops run on the
+//! `coldpress_workers::Team` that the caller passes in. Start with [`Kernels`].
+#![deny(unsafe_code)]
+
+mod format;
+mod isa;
+
+pub mod attention;
+pub mod vector;
+
+pub use format::WeightFormat;
+pub use isa::{Isa, Kernels};
