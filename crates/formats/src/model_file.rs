@@ -1,0 +1,178 @@
+//! A model on disk as one thing: metadata and tensor directory over one file or a split set.
+//!
+//! Only headers are read; tensor data never is. A `ModelFile` holds no open file. What a set must fulfil is in
+//! `split.rs`, what a file must fulfil in `gguf.rs`.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::cursor::ByteOrder;
+use crate::error::FormatError;
+use crate::gguf::GgufHeader;
+use crate::limits;
+use crate::metadata::Metadata;
+use crate::nearest;
+use crate::split::{self, io_error};
+use crate::tensor::TensorInfo;
+
+/// One file of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceFile {
+    /// Where it was opened.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub len: u64,
+    /// When it was last changed, where the file system tells.
+    pub modified: Option<SystemTime>,
+    /// Bytes from the start of the file to the end of the tensor directory, without padding.
+    pub header_len: u64,
+}
+
+/// An opened model.
+#[derive(Debug, Clone)]
+pub struct ModelFile {
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    /// Positions in `tensors`, sorted by name.
+    by_name: Vec<u32>,
+    files: Vec<SourceFile>,
+    byte_order: ByteOrder,
+}
+
+impl ModelFile {
+    /// Opens a `.gguf` file, a split set by any of its parts, or a folder that holds exactly one of these.
+    pub fn open(path: impl AsRef<Path>) -> Result<ModelFile, FormatError> {
+        let paths = split::files_of(path.as_ref())?;
+        let mut headers = Vec::new();
+        let mut files = Vec::new();
+        let (mut header_bytes, mut tensor_count) = (0, 0);
+        for path in &paths {
+            let (file, header) = read_header(path)?;
+            header_bytes += file.header_len;
+            tensor_count += header.tensors.len() as u64;
+            check_total(path, "the header of all parts together", header_bytes, limits::MAX_HEADER_BYTES)?;
+            check_total(
+                path,
+                "the number of tensors in all parts together",
+                tensor_count,
+                limits::MAX_TENSORS,
+            )?;
+            files.push(file);
+            headers.push(header);
+        }
+        split::check_set(&paths, &headers)?;
+        ModelFile::assemble(files, headers)
+    }
+
+    fn assemble(files: Vec<SourceFile>, headers: Vec<GgufHeader>) -> Result<ModelFile, FormatError> {
+        let mut tensors = Vec::new();
+        let mut first = None;
+        for (file, header) in headers.into_iter().enumerate() {
+            tensors.extend(header.tensors.into_iter().map(|tensor| TensorInfo { file, ..tensor }));
+            first.get_or_insert((header.metadata, header.byte_order));
+        }
+        let (metadata, byte_order) = first.expect("a model has at least one file");
+        let by_name = index_by_name(&files, &tensors)?;
+        Ok(ModelFile { metadata, tensors, by_name, files, byte_order })
+    }
+
+    /// Metadata of the model: that of the only file, or of part 1.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// All tensors, in the order of the files and of their directories.
+    pub fn tensors(&self) -> std::slice::Iter<'_, TensorInfo> {
+        self.tensors.iter()
+    }
+
+    /// The tensor with this name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        let name_of = |position: u32| self.tensors[position as usize].name.as_str();
+        let found = self.by_name.binary_search_by(|&position| name_of(position).cmp(name)).ok()?;
+        Some(&self.tensors[self.by_name[found] as usize])
+    }
+
+    /// The tensor with this name, or an error that names the layers where it exists or the nearest names.
+    pub fn require(&self, name: &str) -> Result<&TensorInfo, FormatError> {
+        self.tensor(name).ok_or_else(|| FormatError::MissingTensor {
+            path: self.metadata.path().to_owned(),
+            tensor: name.to_owned(),
+            explanation: nearest::explain_missing(
+                name,
+                self.tensors.iter().map(|tensor| tensor.name.as_str()),
+            ),
+        })
+    }
+
+    /// The files of the model, part 1 first. [`TensorInfo::file`] is an index into this.
+    pub fn files(&self) -> &[SourceFile] {
+        &self.files
+    }
+
+    /// Whether numbers in the tensor data have their most significant byte first.
+    pub fn big_endian(&self) -> bool {
+        self.byte_order == ByteOrder::Big
+    }
+
+    /// Sum of the bytes of all tensors; never more than the files hold, because tensors do not share bytes.
+    pub fn tensor_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.byte_len).sum()
+    }
+
+    /// A reader over the header of one file, its first [`SourceFile::header_len`] bytes: what a fingerprint of
+    /// the model has to cover besides the tensor data. `file` is an index into [`ModelFile::files`].
+    ///
+    /// # Panics
+    /// If `file` is not below the number of files.
+    pub fn header_bytes(&self, file: usize) -> Result<impl Read + use<>, FormatError> {
+        let source = &self.files[file];
+        let opened = File::open(&source.path).map_err(|error| io_error(&source.path, "open", error))?;
+        Ok(opened.take(source.header_len))
+    }
+}
+
+fn read_header(path: &Path) -> Result<(SourceFile, GgufHeader), FormatError> {
+    // Asked before opening: opening a named pipe would wait for a writer.
+    let kind = std::fs::metadata(path).map_err(|source| io_error(path, "open", source))?;
+    if !kind.is_file() {
+        return Err(FormatError::NotAFile { path: path.to_owned() });
+    }
+    let file = File::open(path).map_err(|source| io_error(path, "open", source))?;
+    let facts = file.metadata().map_err(|source| io_error(path, "read the length of", source))?;
+    let header = GgufHeader::read(file, facts.len(), path)?;
+    let source = SourceFile {
+        path: path.to_owned(),
+        len: facts.len(),
+        modified: facts.modified().ok(),
+        header_len: header.header_len,
+    };
+    Ok((source, header))
+}
+
+fn check_total(path: &Path, what: &'static str, value: u64, limit: u64) -> Result<(), FormatError> {
+    if value <= limit {
+        return Ok(());
+    }
+    Err(FormatError::OverLimit { path: path.to_owned(), what, offset: 0, value, limit })
+}
+
+fn index_by_name(files: &[SourceFile], tensors: &[TensorInfo]) -> Result<Vec<u32>, FormatError> {
+    let mut by_name: Vec<u32> =
+        (0..u32::try_from(tensors.len()).expect("fewer tensors than limits::MAX_TENSORS")).collect();
+    let tensor = |position: u32| &tensors[position as usize];
+    by_name.sort_by(|&left, &right| tensor(left).name.cmp(&tensor(right).name));
+    for pair in by_name.windows(2) {
+        let (first, second) = (tensor(pair[0]), tensor(pair[1]));
+        if first.name == second.name {
+            return Err(FormatError::DuplicateTensor {
+                path: files[second.file].path.clone(),
+                tensor: first.name.clone(),
+                detail: format!(", first in {}", files[first.file].path.display()),
+            });
+        }
+    }
+    Ok(by_name)
+}
