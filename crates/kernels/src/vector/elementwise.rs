@@ -1,0 +1,217 @@
+//! Operations that treat every element alike: exp and its kin, adding, scaled adding, SwiGLU.
+//!
+//! Results do not depend on where an element stands in its slice, so a slice may be cut anywhere.
+
+use coldpress_workers::Team;
+
+use super::dispatch::instantiate;
+use super::exponential;
+use super::simd::{LANES, Simd, padded};
+use super::spans::for_each_span;
+use crate::Kernels;
+
+/// A function of one element.
+trait Unary: Copy {
+    fn apply<S: Simd>(self, s: S, x: S::Lanes) -> S::Lanes;
+}
+
+/// A function of two elements.
+trait Binary: Copy {
+    fn apply<S: Simd>(self, s: S, a: S::Lanes, b: S::Lanes) -> S::Lanes;
+}
+
+#[inline(always)]
+fn map_in_place<S: Simd>(s: S, operation: impl Unary, x: &mut [f32]) {
+    let (full, rest) = x.as_chunks_mut::<LANES>();
+    for x in full {
+        s.store(operation.apply(s, s.load(x)), x);
+    }
+    if !rest.is_empty() {
+        let mut last = padded(rest);
+        s.store(operation.apply(s, s.load(&last)), &mut last);
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
+
+#[inline(always)]
+fn zip_into<S: Simd>(s: S, operation: impl Binary, a: &[f32], b: &[f32], out: &mut [f32]) {
+    let (a_full, a_rest) = a.as_chunks::<LANES>();
+    let (b_full, b_rest) = b.as_chunks::<LANES>();
+    let (out_full, out_rest) = out.as_chunks_mut::<LANES>();
+    for ((a, b), out) in a_full.iter().zip(b_full).zip(out_full) {
+        s.store(operation.apply(s, s.load(a), s.load(b)), out);
+    }
+    if !out_rest.is_empty() {
+        let mut last = [0.0; LANES];
+        s.store(operation.apply(s, s.load(&padded(a_rest)), s.load(&padded(b_rest))), &mut last);
+        out_rest.copy_from_slice(&last[..out_rest.len()]);
+    }
+}
+
+#[inline(always)]
+fn zip_in_place<S: Simd>(s: S, operation: impl Binary, out: &mut [f32], b: &[f32]) {
+    let (out_full, out_rest) = out.as_chunks_mut::<LANES>();
+    let (b_full, b_rest) = b.as_chunks::<LANES>();
+    for (out, b) in out_full.iter_mut().zip(b_full) {
+        s.store(operation.apply(s, s.load(out), s.load(b)), out);
+    }
+    if !out_rest.is_empty() {
+        let mut last = padded(out_rest);
+        s.store(operation.apply(s, s.load(&last), s.load(&padded(b_rest))), &mut last);
+        out_rest.copy_from_slice(&last[..out_rest.len()]);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Exp;
+#[derive(Clone, Copy)]
+struct Sigmoid;
+#[derive(Clone, Copy)]
+struct Silu;
+#[derive(Clone, Copy)]
+struct Softplus;
+#[derive(Clone, Copy)]
+struct Add;
+#[derive(Clone, Copy)]
+struct ScaledAdd(f32);
+#[derive(Clone, Copy)]
+struct SiluTimes;
+
+impl Unary for Exp {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::Lanes) -> S::Lanes {
+        exponential::exp(s, x)
+    }
+}
+
+impl Unary for Sigmoid {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::Lanes) -> S::Lanes {
+        exponential::sigmoid(s, x)
+    }
+}
+
+impl Unary for Silu {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::Lanes) -> S::Lanes {
+        exponential::silu(s, x)
+    }
+}
+
+impl Unary for Softplus {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::Lanes) -> S::Lanes {
+        exponential::softplus(s, x)
+    }
+}
+
+impl Binary for Add {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, a: S::Lanes, b: S::Lanes) -> S::Lanes {
+        s.add(a, b)
+    }
+}
+
+impl Binary for ScaledAdd {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, a: S::Lanes, b: S::Lanes) -> S::Lanes {
+        s.fma(s.splat(self.0), b, a)
+    }
+}
+
+impl Binary for SiluTimes {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, a: S::Lanes, b: S::Lanes) -> S::Lanes {
+        s.mul(exponential::silu(s, a), b)
+    }
+}
+
+#[inline(always)]
+fn exp_body<S: Simd>(s: S, x: &mut [f32]) {
+    map_in_place(s, Exp, x);
+}
+
+#[inline(always)]
+fn sigmoid_body<S: Simd>(s: S, x: &mut [f32]) {
+    map_in_place(s, Sigmoid, x);
+}
+
+#[inline(always)]
+fn silu_body<S: Simd>(s: S, x: &mut [f32]) {
+    map_in_place(s, Silu, x);
+}
+
+#[inline(always)]
+fn softplus_body<S: Simd>(s: S, x: &mut [f32]) {
+    map_in_place(s, Softplus, x);
+}
+
+#[inline(always)]
+fn add_body<S: Simd>(s: S, out: &mut [f32], x: &[f32]) {
+    zip_in_place(s, Add, out, x);
+}
+
+#[inline(always)]
+fn scale_add_body<S: Simd>(s: S, out: &mut [f32], weight: f32, x: &[f32]) {
+    zip_in_place(s, ScaledAdd(weight), out, x);
+}
+
+#[inline(always)]
+fn swiglu_body<S: Simd>(s: S, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    zip_into(s, SiluTimes, gate, up, out);
+}
+
+#[inline(always)]
+fn swiglu_in_place_body<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
+    zip_in_place(s, SiluTimes, gate, up);
+}
+
+instantiate! {
+    /// `x = exp(x)`, at most 1 unit in the last place from the true value (subnormal results too); exactly 0 at -inf, 1 at 0,
+    /// inf at inf; NaN stays NaN.
+    pub fn exp(x: &mut [f32]) => exp_body
+}
+
+instantiate! {
+    /// `x = 1 / (1 + exp(-x))`, at most 3 units in the last place from the true value; NaN stays NaN.
+    pub fn sigmoid(x: &mut [f32]) => sigmoid_body
+}
+
+instantiate! {
+    /// `x = x * sigmoid(x)`, at most 3 units in the last place from the true value; NaN at -inf (as `-inf * 0`) and at NaN.
+    pub fn silu(x: &mut [f32]) => silu_body
+}
+
+instantiate! {
+    /// `x = ln(1 + exp(x))`, at most 4 units in the last place from the true value; NaN stays NaN.
+    pub fn softplus(x: &mut [f32]) => softplus_body
+}
+
+instantiate! { fn add_span(out: &mut [f32], x: &[f32]) => add_body }
+instantiate! { fn scale_add_span(out: &mut [f32], weight: f32, x: &[f32]) => scale_add_body }
+instantiate! { fn swiglu_span(gate: &[f32], up: &[f32], out: &mut [f32]) => swiglu_body }
+instantiate! { fn swiglu_in_place_span(gate: &mut [f32], up: &[f32]) => swiglu_in_place_body }
+
+/// `out += x`. Panics when the lengths differ.
+pub fn add_assign(team: &Team<'_>, kernels: Kernels, out: &mut [f32], x: &[f32]) {
+    assert_eq!(out.len(), x.len(), "add_assign of slices of different length");
+    for_each_span(team, out, |span, out| add_span(kernels, out, &x[span]));
+}
+
+/// `out += weight * x`, each element one fused multiply-add. Panics when the lengths differ.
+pub fn scale_add(team: &Team<'_>, kernels: Kernels, out: &mut [f32], weight: f32, x: &[f32]) {
+    assert_eq!(out.len(), x.len(), "scale_add of slices of different length");
+    for_each_span(team, out, |span, out| scale_add_span(kernels, out, weight, &x[span]));
+}
+
+/// `out = silu(gate) * up` (SwiGLU, Shazeer 2020, arXiv:2002.05202). Panics when the lengths differ.
+pub fn swiglu(team: &Team<'_>, kernels: Kernels, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    assert!(gate.len() == out.len() && up.len() == out.len(), "swiglu of slices of different length");
+    for_each_span(team, out, |span, out| swiglu_span(kernels, &gate[span.clone()], &up[span], out));
+}
+
+/// `gate = silu(gate) * up`. Panics when the lengths differ.
+pub fn swiglu_in_place(team: &Team<'_>, kernels: Kernels, gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len(), "swiglu_in_place of slices of different length");
+    for_each_span(team, gate, |span, gate| swiglu_in_place_span(kernels, gate, &up[span]));
+}

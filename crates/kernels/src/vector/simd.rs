@@ -1,0 +1,236 @@
+//! Sixteen float lanes: the alphabet in which every vector operation of this crate is written.
+//!
+//! An operation is one generic function over [`Simd`]; `dispatch.rs` compiles it once per instruction set. All
+//! methods are exactly rounded IEEE operations or moves of data and all reductions have one fixed tree, so every
+//! instruction set gives the same bits (the payload of a NaN excepted). [`Portable`] is the definition; the x86 versions
+//! are in `simd_x86.rs`. AArch64 runs the portable code: its baseline has four-lane fused multiply-add.
+
+use half::f16;
+
+/// Lanes of one vector.
+pub(crate) const LANES: usize = 16;
+
+/// `1.5 * 2^23`: adding it to a float of magnitude below `2^22` rounds that float to an integer, half to even.
+pub(crate) const ROUNDING_SHIFT: f32 = 12_582_912.0;
+
+/// Proof that an instruction set may be used, with its operations on [`LANES`] floats.
+pub(crate) trait Simd: Copy + Send + Sync {
+    /// Sixteen f32 values in registers.
+    type Lanes: Copy;
+
+    fn splat(self, value: f32) -> Self::Lanes;
+    fn load(self, from: &[f32; LANES]) -> Self::Lanes;
+    fn store(self, lanes: Self::Lanes, to: &mut [f32; LANES]);
+    /// Exact widening.
+    fn load_half(self, from: &[f16; LANES]) -> Self::Lanes;
+    /// Rounds to nearest, ties to even; NaN stays NaN.
+    fn store_half(self, lanes: Self::Lanes, to: &mut [f16; LANES]);
+
+    fn add(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    fn sub(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    fn mul(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    fn div(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// `a * b + c`, rounded once.
+    fn fma(self, a: Self::Lanes, b: Self::Lanes, c: Self::Lanes) -> Self::Lanes;
+
+    /// `if a < b { a } else { b }`: `b` where either is NaN.
+    fn smaller(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// `if a > b { a } else { b }`: `b` where either is NaN.
+    fn larger(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// `-|a|`.
+    fn negative_magnitude(self, a: Self::Lanes) -> Self::Lanes;
+    /// `if test < 0 { negative } else { other }`: `other` where the test is NaN.
+    fn select_negative(self, test: Self::Lanes, negative: Self::Lanes, other: Self::Lanes) -> Self::Lanes;
+    /// `a * 2^exponent`, rounded once, for `0.5 <= |a| <= 2` and an integer exponent in `-160..=160`. A NaN of `a` stays.
+    fn times_power_of_two(self, a: Self::Lanes, exponent: Self::Lanes) -> Self::Lanes;
+
+    /// Sum by halving: lane `i` with `i + 8`, then `i + 4`, `i + 2`, `i + 1`.
+    fn reduce_add(self, a: Self::Lanes) -> f32;
+    /// [`Simd::larger`] by the same halving.
+    fn reduce_larger(self, a: Self::Lanes) -> f32;
+    /// Row `i`, lane `j` becomes row `j`, lane `i`.
+    fn transpose(self, rows: &mut [Self::Lanes; LANES]);
+}
+
+/// Plain Rust lanes.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
+
+/// One lane-wise operation of two operands; a macro because a closure would not inherit target features.
+macro_rules! lane_wise {
+    ($a:ident, $b:ident, $operation:expr) => {{
+        let mut result = [0.0; LANES];
+        let mut lane = 0;
+        while lane < LANES {
+            let ($a, $b) = ($a[lane], $b[lane]);
+            result[lane] = $operation;
+            lane += 1;
+        }
+        result
+    }};
+}
+
+impl Simd for Portable {
+    type Lanes = [f32; LANES];
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::Lanes {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> Self::Lanes {
+        *from
+    }
+
+    #[inline(always)]
+    fn store(self, lanes: Self::Lanes, to: &mut [f32; LANES]) {
+        *to = lanes;
+    }
+
+    #[inline(always)]
+    fn load_half(self, from: &[f16; LANES]) -> Self::Lanes {
+        let mut result = [0.0; LANES];
+        #[cfg(target_arch = "aarch64")]
+        half::slice::HalfFloatSliceExt::convert_to_f32_slice(from.as_slice(), &mut result);
+        #[cfg(not(target_arch = "aarch64"))]
+        for (to, from) in result.iter_mut().zip(from) {
+            *to = from.to_f32_const();
+        }
+        result
+    }
+
+    #[inline(always)]
+    fn store_half(self, lanes: Self::Lanes, to: &mut [f16; LANES]) {
+        #[cfg(target_arch = "aarch64")]
+        half::slice::HalfFloatSliceExt::convert_from_f32_slice(to.as_mut_slice(), &lanes);
+        #[cfg(not(target_arch = "aarch64"))]
+        for (to, from) in to.iter_mut().zip(lanes) {
+            *to = f16::from_f32_const(from);
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes {
+        lane_wise!(a, b, a + b)
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes {
+        lane_wise!(a, b, a - b)
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes {
+        lane_wise!(a, b, a * b)
+    }
+
+    #[inline(always)]
+    fn div(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes {
+        lane_wise!(a, b, a / b)
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self::Lanes, b: Self::Lanes, mut c: Self::Lanes) -> Self::Lanes {
+        let mut lane = 0;
+        while lane < LANES {
+            c[lane] = a[lane].mul_add(b[lane], c[lane]);
+            lane += 1;
+        }
+        c
+    }
+
+    #[inline(always)]
+    fn smaller(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes {
+        lane_wise!(a, b, if a < b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn larger(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes {
+        lane_wise!(a, b, if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn negative_magnitude(self, mut a: Self::Lanes) -> Self::Lanes {
+        let mut lane = 0;
+        while lane < LANES {
+            a[lane] = f32::from_bits(a[lane].to_bits() | 0x8000_0000);
+            lane += 1;
+        }
+        a
+    }
+
+    #[inline(always)]
+    fn select_negative(
+        self,
+        test: Self::Lanes,
+        negative: Self::Lanes,
+        mut other: Self::Lanes,
+    ) -> Self::Lanes {
+        let mut lane = 0;
+        while lane < LANES {
+            other[lane] = if test[lane] < 0.0 { negative[lane] } else { other[lane] };
+            lane += 1;
+        }
+        other
+    }
+
+    #[inline(always)]
+    fn times_power_of_two(self, a: Self::Lanes, exponent: Self::Lanes) -> Self::Lanes {
+        // Two factors, because one power of two does not reach the subnormal numbers. The first product is exact.
+        lane_wise!(a, exponent, {
+            let bits = (exponent + ROUNDING_SHIFT).to_bits() as i32;
+            let exponent = bits.wrapping_sub(ROUNDING_SHIFT.to_bits() as i32);
+            let first = exponent >> 1;
+            let second = exponent.wrapping_sub(first);
+            a * power_of_two(first) * power_of_two(second)
+        })
+    }
+
+    #[inline(always)]
+    fn reduce_add(self, a: Self::Lanes) -> f32 {
+        let mut sums = a;
+        for width in [8, 4, 2, 1] {
+            for lane in 0..width {
+                sums[lane] += sums[lane + width];
+            }
+        }
+        sums[0]
+    }
+
+    #[inline(always)]
+    fn reduce_larger(self, a: Self::Lanes) -> f32 {
+        let mut largest = a;
+        for width in [8, 4, 2, 1] {
+            for lane in 0..width {
+                let (low, high) = (largest[lane], largest[lane + width]);
+                largest[lane] = if low > high { low } else { high };
+            }
+        }
+        largest[0]
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: &mut [Self::Lanes; LANES]) {
+        let source = *rows;
+        for (column, row) in rows.iter_mut().enumerate() {
+            for (lane, source) in row.iter_mut().zip(&source) {
+                *lane = source[column];
+            }
+        }
+    }
+}
+
+/// `2^exponent` for the exponents of normal numbers; any bits for others (only reached when the other factor is NaN).
+#[inline(always)]
+fn power_of_two(exponent: i32) -> f32 {
+    f32::from_bits((exponent.wrapping_add(127) as u32) << 23)
+}
+
+/// The first values of a vector that is not full, zeros behind them.
+#[inline(always)]
+pub(crate) fn padded<T: Copy + Default>(values: &[T]) -> [T; LANES] {
+    let mut full = [T::default(); LANES];
+    full[..values.len()].copy_from_slice(values);
+    full
+}
