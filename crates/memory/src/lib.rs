@@ -1,1 +1,22 @@
-//! Under construction.
+//! The memory budget of coldpress: who may hold how many bytes, and what the machine has.
+//!
+//! Owns: [`Bytes`] and size figures, the [`Ledger`] that every large allocation is charged to, the [`Buffer`] that holds its
+//! own charge, the pure [`plan`](plan::plan) that divides a budget, the [`MachineFacts`] it starts from, and (in
+//! [`sys`]) every operating system call of the product outside the disk readers.
+//!
+//! Refuses: knowing what a model is. Callers bring sums, this crate says whether they fit.
+//!
+//! Start with `ledger.rs` and `plan.rs`.
+#![deny(unsafe_code)]
+
+mod buffer;
+mod bytes;
+mod error;
+mod ledger;
+
+pub mod sys;
+
+pub use buffer::Buffer;
+pub use bytes::{Bytes, SizeSpec};
+pub use error::MemoryError;
+pub use ledger::{Ledger, LedgerSnapshot, OverBudget, Purpose, Reservation};

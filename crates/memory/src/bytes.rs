@@ -1,0 +1,303 @@
+//! Byte counts and the size figures a user types.
+//!
+//! Owns: [`Bytes`] (a count with checked arithmetic and one way to print it) and [`SizeSpec`] (`6GiB`, `25%`,
+//! `unlimited`). Refuses: guessing; an unclear figure is an error that shows the accepted forms.
+
+use std::fmt;
+use std::iter::Sum;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::MemoryError;
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// No bytes.
+    pub const ZERO: Self = Self(0);
+    /// The largest count; stands for "no limit" in a ledger.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// `count` KiB (1024 bytes each).
+    pub const fn from_kib(count: u64) -> Self {
+        Self(count << 10)
+    }
+
+    /// `count` MiB (1024 KiB each).
+    pub const fn from_mib(count: u64) -> Self {
+        Self(count << 20)
+    }
+
+    /// `count` GiB (1024 MiB each).
+    pub const fn from_gib(count: u64) -> Self {
+        Self(count << 30)
+    }
+
+    /// The plain number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The sum, or `None` when it does not fit 64 bits.
+    pub const fn checked_add(self, other: Self) -> Option<Self> {
+        match self.0.checked_add(other.0) {
+            Some(sum) => Some(Self(sum)),
+            None => None,
+        }
+    }
+
+    /// The difference, or `None` when `other` is larger.
+    pub const fn checked_sub(self, other: Self) -> Option<Self> {
+        match self.0.checked_sub(other.0) {
+            Some(difference) => Some(Self(difference)),
+            None => None,
+        }
+    }
+
+    /// The product, or `None` when it does not fit 64 bits.
+    pub const fn checked_mul(self, factor: u64) -> Option<Self> {
+        match self.0.checked_mul(factor) {
+            Some(product) => Some(Self(product)),
+            None => None,
+        }
+    }
+
+    /// The sum, at most [`Bytes::MAX`].
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, at least zero.
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// The product, at most [`Bytes::MAX`].
+    pub const fn saturating_mul(self, factor: u64) -> Self {
+        Self(self.0.saturating_mul(factor))
+    }
+
+    /// The next multiple of `alignment` (not zero), or `None` when it does not fit 64 bits.
+    pub const fn checked_next_multiple_of(self, alignment: u64) -> Option<Self> {
+        match self.0.checked_next_multiple_of(alignment) {
+            Some(rounded) => Some(Self(rounded)),
+            None => None,
+        }
+    }
+
+    /// `percent` hundredths of the count, rounded down; exact for every count.
+    pub fn percent(self, percent: f64) -> Self {
+        // A percentage is kept to a millionth of a percent, so that the product is an integer.
+        let millionths = (percent.clamp(0.0, 100.0) * 1e6).round() as u128;
+        Self((u128::from(self.0) * millionths / 100_000_000) as u64)
+    }
+
+    /// The count in MiB, for tables.
+    pub fn as_mib(self) -> f64 {
+        self.0 as f64 / (1u64 << 20) as f64
+    }
+}
+
+impl From<u64> for Bytes {
+    fn from(count: u64) -> Self {
+        Self(count)
+    }
+}
+
+impl From<Bytes> for u64 {
+    fn from(bytes: Bytes) -> Self {
+        bytes.0
+    }
+}
+
+/// Saturates: a sum that large fits no budget anyway.
+impl Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::ZERO, Self::saturating_add)
+    }
+}
+
+/// Prints with one decimal in the largest binary unit: `512 B`, `1.5 KiB`, `12.3 MiB`, `6.0 GiB`.
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        if self.0 < 1024 {
+            return f.pad(&format!("{} B", self.0));
+        }
+        let mut value = self.0 as f64 / 1024.0;
+        let mut unit = 0;
+        // 1023.95 would print as "1024.0": go one unit up.
+        while value >= 1023.95 && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        f.pad(&format!("{value:.1} {}", UNITS[unit]))
+    }
+}
+
+/// A size as the user names it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SizeSpec {
+    /// A fixed number of bytes.
+    Exact(Bytes),
+    /// A share of the usable memory, above 0 and at most 100.
+    Percent(f64),
+    /// No limit.
+    Unlimited,
+}
+
+impl SizeSpec {
+    /// The figure in bytes on a machine with `usable` bytes; [`Bytes::MAX`] for `unlimited`.
+    pub fn resolve(self, usable: Bytes) -> Bytes {
+        match self {
+            Self::Exact(bytes) => bytes,
+            Self::Percent(percent) => usable.percent(percent),
+            Self::Unlimited => Bytes::MAX,
+        }
+    }
+}
+
+/// Unit names in lower case and their sizes in bytes.
+const UNITS: [(&str, u64); 10] = [
+    ("", 1),
+    ("b", 1),
+    ("kib", 1 << 10),
+    ("mib", 1 << 20),
+    ("gib", 1 << 30),
+    ("tib", 1 << 40),
+    ("kb", 1_000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("tb", 1_000_000_000_000),
+];
+
+impl FromStr for SizeSpec {
+    type Err = MemoryError;
+
+    fn from_str(text: &str) -> Result<Self, MemoryError> {
+        let fault = |reason: &str| MemoryError::BadSize {
+            text: text.chars().take(40).collect(),
+            reason: reason.to_owned(),
+        };
+        let trimmed = text.trim();
+        if trimmed.eq_ignore_ascii_case("unlimited") {
+            return Ok(Self::Unlimited);
+        }
+        let number_len = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(number_len);
+        let unit = unit.trim().to_ascii_lowercase();
+        if number.is_empty() {
+            return Err(fault("no number in front"));
+        }
+        if unit == "%" {
+            let percent: f64 = number.parse().map_err(|_| fault("not a number"))?;
+            if !(percent > 0.0 && percent <= 100.0) {
+                return Err(fault("a percentage is above 0 and at most 100"));
+            }
+            return Ok(Self::Percent(percent));
+        }
+        let Some(&(_, scale)) = UNITS.iter().find(|(name, _)| *name == unit) else {
+            return Err(fault("unknown unit"));
+        };
+        let bytes = parse_decimal(number, scale).map_err(fault)?;
+        if bytes == 0 {
+            return Err(fault("the size is zero"));
+        }
+        Ok(Self::Exact(Bytes(bytes)))
+    }
+}
+
+/// `number` × `scale`, rounded down, in integers, so that `0.1GiB` and `9007199254740993` lose nothing.
+fn parse_decimal(number: &str, scale: u64) -> Result<u64, &'static str> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if fraction.contains('.') || (whole.is_empty() && fraction.is_empty()) {
+        return Err("not a number");
+    }
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| "too large")? };
+    // Digits beyond 18 change nothing below one byte of a TiB.
+    let digits = &fraction[..fraction.len().min(18)];
+    let numerator: u128 = if digits.is_empty() { 0 } else { digits.parse().map_err(|_| "not a number")? };
+    let part = numerator * u128::from(scale) / 10u128.pow(digits.len() as u32);
+    u64::try_from(u128::from(whole) * u128::from(scale) + part).map_err(|_| "too large")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_parse() {
+        let cases = [
+            ("6GiB", SizeSpec::Exact(Bytes::from_gib(6))),
+            ("800MiB", SizeSpec::Exact(Bytes::from_mib(800))),
+            ("3GB", SizeSpec::Exact(Bytes(3_000_000_000))),
+            ("1.5 GiB", SizeSpec::Exact(Bytes::from_mib(1536))),
+            (".5kib", SizeSpec::Exact(Bytes(512))),
+            ("123456", SizeSpec::Exact(Bytes(123_456))),
+            ("9007199254740993", SizeSpec::Exact(Bytes(9_007_199_254_740_993))),
+            ("18446744073709551615", SizeSpec::Exact(Bytes::MAX)),
+            ("25%", SizeSpec::Percent(25.0)),
+            ("12.5 %", SizeSpec::Percent(12.5)),
+            ("Unlimited", SizeSpec::Unlimited),
+        ];
+        for (text, wanted) in cases {
+            assert_eq!(text.parse::<SizeSpec>().expect(text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn unclear_sizes_are_one_line_errors() {
+        for text in [
+            "",
+            " ",
+            "GiB",
+            "6G",
+            "6Gi",
+            "0",
+            "0.0MiB",
+            "-1GiB",
+            "1.2.3GiB",
+            ".",
+            "0%",
+            "101%",
+            "nan%",
+            "1e9",
+            "18446744073709551616",
+            "99999999999TiB",
+            "6GiB6",
+            "∞",
+            "٣GiB",
+        ] {
+            let error = text.parse::<SizeSpec>().expect_err(text).to_string();
+            assert!(!error.contains('\n') && error.contains("6GiB"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn counts_print_in_the_largest_unit() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (12_897_485, "12.3 MiB"),
+            ((1 << 30) - 1, "1.0 GiB"),
+            (6 << 30, "6.0 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ];
+        for (count, wanted) in cases {
+            assert_eq!(Bytes(count).to_string(), wanted);
+        }
+    }
+
+    #[test]
+    fn percentages_are_exact_for_large_counts() {
+        assert_eq!(Bytes::MAX.percent(100.0), Bytes::MAX);
+        assert_eq!(Bytes(u64::MAX - 1).percent(100.0), Bytes(u64::MAX - 1));
+        assert_eq!(Bytes(1000).percent(12.5), Bytes(125));
+        assert_eq!(SizeSpec::Percent(25.0).resolve(Bytes::from_gib(24)), Bytes::from_gib(6));
+    }
+}

@@ -1,0 +1,91 @@
+//! Linux: `O_DIRECT`, `statx`, `posix_fadvise` and `/proc`.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::{Advice, AtFlags, OFlags, StatxFlags};
+
+use super::direct::{DIRECT_ALIGNMENT_DEFAULT, Support};
+use super::{ProcessMemory, page_size};
+use crate::Bytes;
+
+pub(super) fn open_for_direct(path: &Path) -> io::Result<(File, Support)> {
+    let flags = OFlags::DIRECT.bits() as i32;
+    let refusal = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) => match direct_io_alignment(&file)? {
+            Some(align) => return Ok((file, Support::Likely(align))),
+            None => "the file system names no alignment for direct reads".to_owned(),
+        },
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            "the file system refuses O_DIRECT".to_owned()
+        }
+        Err(error) => return Err(error),
+    };
+    Ok((File::open(path)?, Support::No(refusal)))
+}
+
+pub(super) fn direct_io_alignment(file: &File) -> io::Result<Option<u32>> {
+    let Ok(facts) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
+        return Ok(Some(DIRECT_ALIGNMENT_DEFAULT));
+    };
+    if facts.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
+        return Ok(Some(DIRECT_ALIGNMENT_DEFAULT));
+    }
+    let align = facts.stx_dio_mem_align.max(facts.stx_dio_offset_align);
+    Ok((align > 0).then(|| align.max(512).next_power_of_two()))
+}
+
+pub(super) fn drop_page_cache(file: &File, range: Range<u64>) -> io::Result<()> {
+    // The kernel rounds the end down to whole pages and would keep the last one of the file: round up here.
+    let page = page_size() as u64;
+    let end = if range.end >= file.metadata()?.len() { range.end.next_multiple_of(page) } else { range.end };
+    let len = std::num::NonZeroU64::new(end - range.start);
+    rustix::fs::fadvise(file, range.start, len, Advice::DontNeed)?;
+    Ok(())
+}
+
+pub(super) fn sync_file(file: &File) -> io::Result<()> {
+    file.sync_all()
+}
+
+pub(super) fn process_memory() -> io::Result<ProcessMemory> {
+    Ok(parse_status(&std::fs::read_to_string("/proc/self/status")?))
+}
+
+/// Reads the `kB` lines of `/proc/<pid>/status`; a line the kernel does not have counts as zero.
+fn parse_status(status: &str) -> ProcessMemory {
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+        Bytes(kib.unwrap_or(0).saturating_mul(1024))
+    };
+    ProcessMemory {
+        rss: field("VmRSS"),
+        anon: field("RssAnon"),
+        file: field("RssFile"),
+        shared: field("RssShmem"),
+        swapped: field("VmSwap"),
+        peak_rss: field("VmHWM"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_lines_become_bytes() {
+        let status = "Name:\tcat\nVmHWM:\t    1724 kB\nVmRSS:\t    1700 kB\nRssAnon:\t     112 kB\n\
+                      RssFile:\t    1588 kB\nRssShmem:\t       0 kB\nVmSwap:\t       8 kB\n";
+        let memory = parse_status(status);
+        assert_eq!(memory.peak_rss, Bytes::from_kib(1724));
+        assert_eq!(memory.rss, Bytes::from_kib(1700));
+        assert_eq!(memory.anon, Bytes::from_kib(112));
+        assert_eq!(memory.file, Bytes::from_kib(1588));
+        assert_eq!(memory.swapped, Bytes::from_kib(8));
+        assert_eq!(parse_status(""), ProcessMemory::default());
+    }
+}

@@ -1,0 +1,99 @@
+//! macOS: `F_NOCACHE`, `F_FULLFSYNC`, `proc_pid_rusage` and `sysctl`.
+//!
+//! Obligations of the two `unsafe` calls: the buffer handed over has the size and type that the call fills, and is
+//! read only after the call said that it did.
+
+use std::ffi::{CStr, c_void};
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::path::Path;
+
+use super::direct::Support;
+use super::{ProcessMemory, page_size};
+use crate::Bytes;
+
+pub(super) fn open_for_direct(path: &Path) -> io::Result<(File, Support)> {
+    let file = File::open(path)?;
+    let support = match rustix::fs::fcntl_nocache(&file, true) {
+        Ok(()) => Support::Certain(page_size() as u32),
+        Err(error) => Support::No(format!("F_NOCACHE was refused: {error}")),
+    };
+    Ok((file, support))
+}
+
+/// `F_NOCACHE` takes any alignment; whole pages spare the kernel a copy.
+pub(super) fn direct_io_alignment(_file: &File) -> io::Result<Option<u32>> {
+    Ok(Some(page_size() as u32))
+}
+
+/// There is no such advice here, and files opened with `F_NOCACHE` do not need it.
+pub(super) fn drop_page_cache(_file: &File, _range: Range<u64>) -> io::Result<()> {
+    Ok(())
+}
+
+pub(super) fn sync_file(file: &File) -> io::Result<()> {
+    // Network and foreign file systems refuse the full flush; the plain one is all they have.
+    if rustix::fs::fcntl_fullfsync(file).is_err() {
+        rustix::fs::fsync(file)?;
+    }
+    Ok(())
+}
+
+pub(super) fn process_memory() -> io::Result<ProcessMemory> {
+    let pid = std::process::id() as libc::c_int;
+    let mut figures = MaybeUninit::<libc::rusage_info_v4>::zeroed();
+    // SAFETY: flavour V4 fills a `rusage_info_v4`, which is what the pointer points to.
+    let answer = unsafe { libc::proc_pid_rusage(pid, libc::RUSAGE_INFO_V4, figures.as_mut_ptr().cast()) };
+    if answer != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so the structure is filled; it is plain integers, zeroed before.
+    let figures = unsafe { figures.assume_init() };
+    let rss = Bytes(figures.ri_resident_size);
+    let footprint = Bytes(figures.ri_phys_footprint);
+    Ok(ProcessMemory {
+        rss,
+        anon: footprint,
+        file: rss.saturating_sub(footprint),
+        shared: Bytes::ZERO,
+        swapped: Bytes::ZERO,
+        peak_rss: Bytes(figures.ri_lifetime_max_phys_footprint).max(rss),
+    })
+}
+
+/// Installed memory, and the part of it that the system would give before it is short.
+pub(crate) fn host_memory() -> io::Result<(Bytes, Bytes)> {
+    let physical = Bytes(sysctl_integer(c"hw.memsize")?);
+    // The system's own figure in percent: unlike free plus inactive pages it knows what only compression would free.
+    let available = match sysctl_integer(c"kern.memorystatus_level") {
+        Ok(percent) => physical.percent(percent as f64),
+        Err(_) => physical,
+    };
+    Ok((physical, available))
+}
+
+/// An integer of 4 or 8 bytes from the system's table.
+fn sysctl_integer(name: &CStr) -> io::Result<u64> {
+    let mut value = [0_u8; 8];
+    let mut len = value.len();
+    // SAFETY: `name` ends in zero; `value` has `len` bytes, and the call writes at most that many and the true length.
+    let answer = unsafe {
+        libc::sysctlbyname(
+            name.as_ptr(),
+            value.as_mut_ptr().cast::<c_void>(),
+            &mut len,
+            std::ptr::null_mut(),
+            0,
+        )
+    };
+    if answer != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    match len {
+        4 => Ok(u64::from(u32::from_ne_bytes([value[0], value[1], value[2], value[3]]))),
+        8 => Ok(u64::from_ne_bytes(value)),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}

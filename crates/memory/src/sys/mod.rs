@@ -1,0 +1,96 @@
+//! Every operating system call of coldpress outside the disk readers.
+//!
+//! Owns: anonymous memory, opening files past the page cache, dropping what reads left there, syncing, and the memory
+//! figures of this process. `linux.rs` and `macos.rs` offer the same functions; everything above them is one code.
+//!
+//! This is the only module of the crate with `unsafe`, and each block states why it holds.
+#![allow(unsafe_code)]
+
+mod direct;
+mod mapping;
+
+#[cfg(target_os = "linux")]
+#[path = "linux.rs"]
+mod platform;
+#[cfg(target_os = "macos")]
+#[path = "macos.rs"]
+mod platform;
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+compile_error!("coldpress runs on Linux and macOS: sys/ needs a module for this system");
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::Bytes;
+
+pub use direct::{DIRECT_ALIGNMENT_DEFAULT, DirectIo, direct_io_alignment, open_direct};
+pub(crate) use mapping::Mapping;
+
+/// Size of a memory page in bytes: 4096 on x86-64, 16384 on Apple machines.
+pub fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+/// Memory of this process as the operating system counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProcessMemory {
+    /// Resident bytes of every kind.
+    pub rss: Bytes,
+    /// Bytes that only this process holds and that no file backs. On macOS the "physical footprint", which also
+    /// counts what the system has compressed.
+    pub anon: Bytes,
+    /// Resident bytes of mapped files: the program and its libraries; reclaimable.
+    pub file: Bytes,
+    /// Resident shared memory.
+    pub shared: Bytes,
+    /// Bytes in swap (Linux).
+    pub swapped: Bytes,
+    /// Largest `rss` so far.
+    pub peak_rss: Bytes,
+}
+
+/// The memory figures of this process now.
+pub fn process_memory() -> io::Result<ProcessMemory> {
+    platform::process_memory()
+}
+
+/// Asks the system to forget the cached pages of `range` (bytes) of `file`, so that reads do not count against the
+/// memory of the machine. Pages only partly inside the range and pages not yet written stay. An empty range is nothing.
+///
+/// On macOS, files from [`open_direct`] never enter the cache, and there is no such call: it does nothing.
+pub fn drop_page_cache(file: &File, range: Range<u64>) -> io::Result<()> {
+    if range.end <= range.start { Ok(()) } else { platform::drop_page_cache(file, range) }
+}
+
+/// Bytes of the first `len` bytes of `file` that the page cache holds, in whole pages. Reads nothing.
+pub fn page_cache_bytes(file: &File, len: u64) -> io::Result<Bytes> {
+    mapping::page_cache_bytes(file, len)
+}
+
+/// Writes `file` through to the medium (`F_FULLFSYNC` on macOS, where plain `fsync` stops at the drive's cache).
+pub fn sync_file(file: &File) -> io::Result<()> {
+    platform::sync_file(file)
+}
+
+/// Makes the renaming or creation of files in `folder` durable.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    rustix::fs::fsync(File::open(folder)?)?;
+    Ok(())
+}
+
+/// Bytes that this user may still write on the file system that holds `path` (which must exist).
+pub fn free_disk_space(path: &Path) -> io::Result<Bytes> {
+    let figures = rustix::fs::statvfs(path)?;
+    Ok(Bytes(figures.f_bavail.saturating_mul(figures.f_frsize)))
+}
+
+/// Size in bytes of the file system that holds `path` (which must exist).
+pub fn disk_size(path: &Path) -> io::Result<Bytes> {
+    let figures = rustix::fs::statvfs(path)?;
+    Ok(Bytes(figures.f_blocks.saturating_mul(figures.f_frsize)))
+}
