@@ -13,10 +13,14 @@ mod buffer;
 mod bytes;
 mod error;
 mod ledger;
+mod refusal;
 
+pub mod plan;
 pub mod sys;
 
 pub use buffer::Buffer;
 pub use bytes::{Bytes, SizeSpec};
 pub use error::MemoryError;
 pub use ledger::{Ledger, LedgerSnapshot, OverBudget, Purpose, Reservation};
+pub use plan::{Plan, PlanInput};
+pub use refusal::{DoesNotFit, Suggestion};

@@ -1,0 +1,360 @@
+//! The plan: who gets how many bytes of a budget. A pure function; nothing is read and nothing allocated.
+//!
+//! Owns: the order of shares (fixed, dense, KV cache, scratch, read ring, expert slots), what gives way when they do not
+//! fit (the prefill chunk first, then a context nobody asked for), and the smallest budget that works. Refuses:
+//! guessing sizes; every size is the caller's. The refusal and its text are in `refusal.rs`.
+//!
+//! **The smallest budget named in a refusal works, and one byte less does not** (guard:
+//! `tests/smallest_budget_is_exact.rs`).
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::refusal::{DoesNotFit, Suggestion};
+use crate::{Bytes, Purpose};
+
+/// Prefill chunks are not made shorter than this many tokens: below it every expert is read for a handful of rows.
+pub const CHUNK_TOKENS_MINIMUM: u32 = 32;
+/// A context that nobody asked for is not made shorter than this many tokens.
+pub const CONTEXT_MINIMUM: u32 = 512;
+
+/// Records of one size. Layers may differ in size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordClass {
+    /// Bytes of one record, padding included.
+    pub record_bytes: Bytes,
+    /// Number of such records in the model.
+    pub count: u64,
+}
+
+/// KV cache of attention layers that see only the last tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvWindow {
+    /// Bytes per token, over all layers with this window.
+    pub bytes_per_token: Bytes,
+    /// Tokens kept at most.
+    pub tokens_max: u32,
+}
+
+/// Everything a plan depends on.
+#[derive(Clone, Debug)]
+pub struct PlanInput {
+    /// What the process may hold; [`Bytes::MAX`] for no limit.
+    pub budget: Bytes,
+    /// Memory of the machine that could be used, for a warning when the plan takes more.
+    pub usable: Bytes,
+    /// Program, tokenizer, thread stacks, reserve for the run time.
+    pub fixed: Bytes,
+    /// Weights that every token uses.
+    pub dense: Bytes,
+    /// KV cache independent of the context.
+    pub kv_fixed: Bytes,
+    /// KV cache per token of context, over all layers that keep the whole context.
+    pub kv_per_token: Bytes,
+    /// KV cache of layers that keep a window of it.
+    pub kv_windows: Vec<KvWindow>,
+    /// Tokens of context.
+    pub context: u32,
+    /// Whether the user asked for this context; then it is never made shorter.
+    pub context_explicit: bool,
+    /// A context nobody asked for is not made shorter than this; usually [`CONTEXT_MINIMUM`].
+    pub context_minimum: u32,
+    /// Scratch independent of the chunk.
+    pub scratch_fixed: Bytes,
+    /// Scratch per token of a prefill chunk.
+    pub scratch_per_chunk_token: Bytes,
+    /// Tokens of a prefill chunk if there is room.
+    pub chunk_tokens_wanted: u32,
+    /// The chunk is not made shorter than this; usually [`CHUNK_TOKENS_MINIMUM`].
+    pub chunk_tokens_minimum: u32,
+    /// Buffers of reads in flight.
+    pub read_ring: Bytes,
+    /// The records of the model; empty for a model without routed experts.
+    pub records: Vec<RecordClass>,
+    /// Slots without which nothing runs: experts per token and reads in flight.
+    pub records_minimum: u64,
+    /// Share of the records, 0 to 1, that may live only on disk; slots are limited to the rest.
+    pub cold_fraction: Option<f64>,
+    /// The slot memory is rounded up to whole pages of this many bytes: [`crate::sys::page_size`].
+    pub page_bytes: u64,
+    /// Ways to save that the caller knows of, for a refusal.
+    pub other_savings: Vec<Suggestion>,
+}
+
+impl PlanInput {
+    /// Room of one slot: the largest record, so that any record fits any slot.
+    pub fn record_bytes_max(&self) -> Bytes {
+        self.record_classes().map(|class| class.record_bytes).max().unwrap_or(Bytes::ZERO)
+    }
+
+    /// Number of records of the model.
+    pub fn records_total(&self) -> u64 {
+        self.record_classes().fold(0, |sum, class| sum.saturating_add(class.count))
+    }
+
+    /// Bytes of all records, without the padding of slots.
+    pub fn expert_bytes_total(&self) -> Bytes {
+        self.record_classes().map(|class| class.record_bytes.saturating_mul(class.count)).sum()
+    }
+
+    fn record_classes(&self) -> impl Iterator<Item = &RecordClass> {
+        self.records.iter().filter(|class| class.count > 0 && class.record_bytes > Bytes::ZERO)
+    }
+
+    /// KV cache at `context` tokens.
+    pub fn kv_at(&self, context: u32) -> Bytes {
+        let windows = self
+            .kv_windows
+            .iter()
+            .map(|window| window.bytes_per_token.saturating_mul(u64::from(context.min(window.tokens_max))));
+        self.kv_fixed
+            .saturating_add(self.kv_per_token.saturating_mul(u64::from(context)))
+            .saturating_add(windows.sum())
+    }
+
+    /// Scratch for a chunk of `chunk_tokens` tokens.
+    pub fn scratch_at(&self, chunk_tokens: u32) -> Bytes {
+        self.scratch_fixed
+            .saturating_add(self.scratch_per_chunk_token.saturating_mul(u64::from(chunk_tokens)))
+    }
+
+    /// Memory of `slot_count` slots: one buffer, in whole pages.
+    pub fn slots_at(&self, slot_count: u64) -> Bytes {
+        let bytes = self.record_bytes_max().saturating_mul(slot_count);
+        bytes.checked_next_multiple_of(self.page_bytes.max(1)).unwrap_or(Bytes::MAX)
+    }
+
+    /// Fewest slots that run.
+    fn slots_minimum(&self) -> u64 {
+        self.records_minimum.min(self.records_total())
+    }
+
+    /// Most slots worth having.
+    fn slots_maximum(&self) -> u64 {
+        let total = self.records_total();
+        let Some(cold) = self.cold_fraction.filter(|cold| !cold.is_nan()) else {
+            return total;
+        };
+        let hot = ((1.0 - cold.clamp(0.0, 1.0)) * total as f64).floor() as u64;
+        hot.min(total).max(self.slots_minimum())
+    }
+
+    /// Slots that fit into `room`.
+    fn slots_in(&self, room: Bytes) -> u64 {
+        let record = self.record_bytes_max().0;
+        if record == 0 {
+            return 0;
+        }
+        let page = self.page_bytes.max(1);
+        (room.0 / page * page / record).min(self.slots_maximum())
+    }
+
+    /// Everything but the slots.
+    fn base(&self, context: u32, chunk_tokens: u32) -> Bytes {
+        let shares =
+            [self.fixed, self.dense, self.kv_at(context), self.scratch_at(chunk_tokens), self.read_ring];
+        shares.into_iter().sum()
+    }
+
+    /// Contexts to try, longest first: the one given, then powers of two down to the minimum if nobody asked for it.
+    fn contexts(&self) -> impl Iterator<Item = u32> + use<> {
+        let minimum =
+            if self.context_explicit { self.context } else { self.context_minimum.min(self.context) };
+        std::iter::successors(Some(self.context), move |context| shorter_context(*context, minimum))
+    }
+
+    /// Chunks to try, longest first: halves of the one wanted down to the minimum.
+    fn chunks(&self) -> impl Iterator<Item = u32> + use<> {
+        let minimum = self.chunk_tokens_minimum.min(self.chunk_tokens_wanted);
+        std::iter::successors(Some(self.chunk_tokens_wanted), move |chunk| {
+            (*chunk > minimum).then(|| (*chunk / 2).max(minimum))
+        })
+    }
+}
+
+/// The largest power of two below `context`, but not below `minimum`; `None` at the minimum.
+fn shorter_context(context: u32, minimum: u32) -> Option<u32> {
+    (context > minimum).then(|| ((context - 1).checked_ilog2().map_or(0, |log| 1 << log)).max(minimum))
+}
+
+/// A division of the budget that fits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// The budget that was divided.
+    pub budget: Bytes,
+    /// Program, tokenizer, thread stacks, reserve for the run time.
+    pub fixed: Bytes,
+    /// Weights that every token uses.
+    pub dense: Bytes,
+    /// KV cache at `context`.
+    pub kv: Bytes,
+    /// Scratch for `chunk_tokens`.
+    pub scratch: Bytes,
+    /// Buffers of reads in flight.
+    pub read_ring: Bytes,
+    /// Expert slots: one buffer of `slot_count` × `record_bytes`, in whole pages.
+    pub slots: Bytes,
+    /// Number of slots.
+    pub slot_count: u64,
+    /// Room of one slot.
+    pub record_bytes: Bytes,
+    /// Number of records of the model.
+    pub records_total: u64,
+    /// Tokens of context.
+    pub context: u32,
+    /// Tokens of a prefill chunk.
+    pub chunk_tokens: u32,
+    /// Whether every record has a slot, so that the disk is read only at the start.
+    pub everything_resident: bool,
+    /// What the user should know.
+    pub notes: Vec<PlanNote>,
+}
+
+impl Plan {
+    /// The sum of all shares.
+    pub fn total(&self) -> Bytes {
+        Purpose::ALL.into_iter().map(|purpose| self.share(purpose)).sum()
+    }
+
+    /// The share of one purpose.
+    pub fn share(&self, purpose: Purpose) -> Bytes {
+        match purpose {
+            Purpose::Fixed => self.fixed,
+            Purpose::Dense => self.dense,
+            Purpose::KvCache => self.kv,
+            Purpose::Scratch => self.scratch,
+            Purpose::ReadRing => self.read_ring,
+            Purpose::ExpertSlots => self.slots,
+        }
+    }
+}
+
+/// Something about a plan that the user should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlanNote {
+    /// The plan takes more than the machine has.
+    MoreThanUsable {
+        /// Sum of the plan.
+        total: Bytes,
+        /// What the machine has.
+        usable: Bytes,
+    },
+    /// The context was made shorter to fit.
+    ContextShortened {
+        /// Tokens of the default.
+        from: u32,
+        /// Tokens now.
+        to: u32,
+    },
+    /// The prefill chunk was made shorter to fit.
+    ChunkShortened {
+        /// Tokens wanted.
+        from: u32,
+        /// Tokens now.
+        to: u32,
+    },
+}
+
+impl fmt::Display for PlanNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MoreThanUsable { total, usable } => write!(
+                f,
+                "the plan takes {total} but only {usable} of memory are usable here: \
+                 expect swapping or the out-of-memory killer"
+            ),
+            Self::ContextShortened { from, to } => {
+                write!(f, "context shortened from {from} to {to} tokens to fit; --ctx asks for another")
+            }
+            Self::ChunkShortened { from, to } => {
+                write!(f, "prefill chunk shortened from {from} to {to} tokens to fit: prompts take longer")
+            }
+        }
+    }
+}
+
+/// Divides the budget, or says what is missing.
+///
+/// Of the contexts and chunks allowed, the longest context wins, then the longest chunk that leaves the minimum of
+/// slots; the slots take the rest, up to one per record (or up to the warm share when `cold_fraction` is given).
+pub fn plan(input: &PlanInput) -> Result<Plan, DoesNotFit> {
+    for context in input.contexts() {
+        for chunk_tokens in input.chunks() {
+            let Some(room) = input.budget.checked_sub(input.base(context, chunk_tokens)) else {
+                continue;
+            };
+            let slot_count = input.slots_in(room);
+            if slot_count >= input.slots_minimum() {
+                return Ok(divide(input, context, chunk_tokens, slot_count));
+            }
+        }
+    }
+    Err(refuse(input))
+}
+
+fn divide(input: &PlanInput, context: u32, chunk_tokens: u32, slot_count: u64) -> Plan {
+    let mut plan = Plan {
+        budget: input.budget,
+        fixed: input.fixed,
+        dense: input.dense,
+        kv: input.kv_at(context),
+        scratch: input.scratch_at(chunk_tokens),
+        read_ring: input.read_ring,
+        slots: input.slots_at(slot_count),
+        slot_count,
+        record_bytes: input.record_bytes_max(),
+        records_total: input.records_total(),
+        context,
+        chunk_tokens,
+        everything_resident: slot_count == input.records_total(),
+        notes: Vec::new(),
+    };
+    let (total, usable) = (plan.total(), input.usable);
+    if total > usable {
+        plan.notes.push(PlanNote::MoreThanUsable { total, usable });
+    }
+    if context < input.context {
+        plan.notes.push(PlanNote::ContextShortened { from: input.context, to: context });
+    }
+    if chunk_tokens < input.chunk_tokens_wanted {
+        plan.notes.push(PlanNote::ChunkShortened { from: input.chunk_tokens_wanted, to: chunk_tokens });
+    }
+    plan
+}
+
+/// The refusal: the smallest plan there is, part by part. Every share grows with context and chunk, so the last
+/// candidates of both give the smallest.
+fn refuse(input: &PlanInput) -> DoesNotFit {
+    let context = input.contexts().last().unwrap_or(input.context);
+    let chunk_tokens = input.chunks().last().unwrap_or(input.chunk_tokens_wanted);
+    let slot_count = input.slots_minimum();
+    let parts = vec![
+        (Purpose::Fixed.name().to_owned(), input.fixed),
+        (Purpose::Dense.name().to_owned(), input.dense),
+        (format!("{} (context {context})", Purpose::KvCache), input.kv_at(context)),
+        (format!("{} (chunk {chunk_tokens})", Purpose::Scratch), input.scratch_at(chunk_tokens)),
+        (Purpose::ReadRing.name().to_owned(), input.read_ring),
+        (
+            format!("{} ({slot_count} × {})", Purpose::ExpertSlots, input.record_bytes_max()),
+            input.slots_at(slot_count),
+        ),
+    ];
+    let smallest_budget: Bytes = parts.iter().map(|(_, bytes)| *bytes).sum();
+    let missing = smallest_budget.saturating_sub(input.budget);
+    let mut suggestions = input.other_savings.clone();
+    suggestions.extend(shorter_context_suggestion(input, context, missing));
+    suggestions.retain(|suggestion| suggestion.saves > Bytes::ZERO);
+    suggestions.sort_by(|a, b| b.saves.cmp(&a.saves).then_with(|| a.flag.cmp(&b.flag)));
+    DoesNotFit { budget: input.budget, parts, smallest_budget, suggestions }
+}
+
+/// The longest shorter context that makes it fit, else the shortest.
+fn shorter_context_suggestion(input: &PlanInput, context: u32, missing: Bytes) -> Option<Suggestion> {
+    let minimum = input.context_minimum.min(context);
+    let saved = |shorter: u32| input.kv_at(context).saturating_sub(input.kv_at(shorter));
+    let shorter = std::iter::successors(shorter_context(context, minimum), |c| shorter_context(*c, minimum));
+    let best = shorter.clone().find(|c| saved(*c) >= missing).or_else(|| shorter.last())?;
+    Some(Suggestion { flag: format!("--ctx {best}"), saves: saved(best) })
+}
