@@ -1,17 +1,26 @@
 //! Quantised block formats, packed layouts and SIMD kernels.
 //!
-//! This crate owns all arithmetic on weights and activations: what a block of bytes means (blocks), how rows are
-//! interleaved for the kernels (layout), int8 activations (activations), matrix products (matmul) and the
+//! This crate owns all arithmetic on weights and activations: what a block of bytes means ([`blocks`]), how rows are
+//! interleaved for the kernels ([`layout`]), int8 activations ([`activations`]), matrix products ([`matmul`]) and the
 //! vector operations of a layer ([`vector`], [`attention`]). Plain Rust code defines every result; each instruction set
 //! gives the same bits. It opens no files, reads no environment and keeps no threads: parallel loops run on the
-//! `coldpress_workers::Team` that the caller passes in. Start with [`Kernels`].
+//! [`coldpress_workers::Team`] that the caller passes in. Start with [`Kernels`] and [`matmul::matmul`].
 #![deny(unsafe_code)]
 
+mod error;
 mod format;
 mod isa;
 
+pub mod activations;
 pub mod attention;
+pub mod blocks;
+pub mod layout;
+pub mod matmul;
 pub mod vector;
 
+pub use activations::{ActivationBlock, InputRows, blocks_per_row, quantize_rows};
+pub use error::KernelError;
 pub use format::WeightFormat;
 pub use isa::{Isa, Kernels};
+pub use layout::{MatrixRef, pack_group, pack_rows, packed_bytes, packed_group_bytes, unpack_row};
+pub use matmul::{MatmulJob, matmul};

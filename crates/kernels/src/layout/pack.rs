@@ -1,0 +1,126 @@
+//! Source rows to packed groups.
+
+use super::{
+    GROUP_ROWS, MinimumStorage, PackedBlock, QuantStorage, STEP_GROUPS, ScaleStorage, VECTOR_BYTES,
+    packed_block, packed_bytes, packed_group_bytes,
+};
+use crate::WeightFormat;
+use crate::blocks::{BlockFields, QuantizedFormat, STEP_COLUMNS, with_quantized_format};
+
+/// Packs up to 16 contiguous source rows of `columns` elements into one group; missing rows become zero.
+///
+/// `source_rows`: rows * `format.row_bytes(columns)` bytes; `out`: `packed_group_bytes(format, columns)` bytes.
+///
+/// # Panics
+/// When a length does not fit, or there are more than 16 rows.
+pub fn pack_group(format: WeightFormat, columns: usize, source_rows: &[u8], out: &mut [u8]) {
+    let row_bytes = format.row_bytes(columns);
+    assert!(source_rows.len().is_multiple_of(row_bytes), "{format}: source is not a whole number of rows");
+    let rows = source_rows.len() / row_bytes;
+    assert!(rows <= GROUP_ROWS, "{format}: {rows} rows do not fit a group of {GROUP_ROWS}");
+    assert_eq!(out.len(), packed_group_bytes(format, columns), "{format}: length of a packed group");
+    if rows < GROUP_ROWS {
+        out.fill(0);
+    }
+    with_quantized_format!(format, Format => pack_blocks::<Format>(row_bytes, source_rows, out), float => {
+        match format.block_bytes() {
+            2 => interleave_elements::<2>(row_bytes, source_rows, out),
+            _ => interleave_elements::<4>(row_bytes, source_rows, out),
+        }
+    });
+}
+
+/// Packs a matrix of `rows` rows: [`pack_group`] for each 16 rows.
+///
+/// # Panics
+/// When a length does not fit.
+pub fn pack_rows(format: WeightFormat, rows: usize, columns: usize, source: &[u8], out: &mut [u8]) {
+    let row_bytes = format.row_bytes(columns);
+    assert_eq!(source.len(), rows * row_bytes, "{format}: length of the source");
+    assert_eq!(out.len(), packed_bytes(format, rows, columns), "{format}: length of the packed matrix");
+    let groups = out.chunks_exact_mut(packed_group_bytes(format, columns));
+    for (group_source, group) in source.chunks(GROUP_ROWS * row_bytes).zip(groups) {
+        pack_group(format, columns, group_source, group);
+    }
+}
+
+fn interleave_elements<const BYTES: usize>(row_bytes: usize, source_rows: &[u8], out: &mut [u8]) {
+    for (lane, row) in source_rows.chunks_exact(row_bytes).enumerate() {
+        for (element, column) in row.chunks_exact(BYTES).zip(out.chunks_exact_mut(GROUP_ROWS * BYTES)) {
+            column[lane * BYTES..(lane + 1) * BYTES].copy_from_slice(element);
+        }
+    }
+}
+
+fn pack_blocks<F: QuantizedFormat>(row_bytes: usize, source_rows: &[u8], out: &mut [u8]) {
+    let packed = const { packed_block(F::FORMAT) };
+    let block_bytes = F::FORMAT.block_bytes();
+    let mut fields = BlockFields::zero();
+    for (index, block) in out.chunks_exact_mut(packed.bytes).enumerate() {
+        for (lane, row) in source_rows.chunks_exact(row_bytes).enumerate() {
+            F::read(&row[index * block_bytes..][..block_bytes], &mut fields);
+            write_lane(&packed, lane, &fields, block);
+        }
+    }
+}
+
+#[inline(always)] // so that the layout of the format is known at compile time
+fn write_lane(packed: &PackedBlock, lane: usize, fields: &BlockFields, block: &mut [u8]) {
+    block[2 * lane..][..2].copy_from_slice(&fields.scale.to_le_bytes());
+    if packed.minimums != MinimumStorage::Absent {
+        block[packed.minimums_at + 2 * lane..][..2].copy_from_slice(&fields.minimum.to_le_bytes());
+    }
+    let sub_scales = match packed.scales {
+        ScaleStorage::OneF16 => 0,
+        ScaleStorage::SubScale => 8,
+        ScaleStorage::HalfStepSubScale => 16,
+    };
+    for (index, &sub_scale) in fields.sub_scales[..sub_scales].iter().enumerate() {
+        block[packed.sub_scales_at + index * GROUP_ROWS + lane] = sub_scale;
+    }
+    if packed.minimums == MinimumStorage::SubtractedOfSuperBlock {
+        for (index, &sub_minimum) in fields.sub_minimums.iter().enumerate() {
+            block[packed.sub_minimums_at + index * GROUP_ROWS + lane] = sub_minimum;
+        }
+    }
+    let (quants, _) = fields.quants.as_chunks::<STEP_COLUMNS>();
+    let steps = block[packed.steps_at..].chunks_exact_mut(packed.step_bytes);
+    for (step, quants) in steps.zip(quants) {
+        write_step_lane(packed.quants, lane, quants, step);
+    }
+}
+
+/// Four columns at a time as one little-endian word, in every plane of the step.
+#[inline(always)] // as `write_lane`
+fn write_step_lane(storage: QuantStorage, lane: usize, quants: &[u8; STEP_COLUMNS], step: &mut [u8]) {
+    let (words, _) = quants.as_chunks::<4>();
+    let word = |group: usize| u32::from_le_bytes(words[group]);
+    let mut put = |vector: usize, bits: u32| {
+        step[vector * VECTOR_BYTES + 4 * lane..][..4].copy_from_slice(&bits.to_le_bytes());
+    };
+    if storage == QuantStorage::Bytes {
+        for group in 0..STEP_GROUPS {
+            put(group, word(group));
+        }
+        return;
+    }
+    for vector in 0..4 {
+        put(vector, (word(vector) & 0x0f0f_0f0f) | (word(vector + 4) & 0x0f0f_0f0f) << 4);
+    }
+    match storage {
+        QuantStorage::Bytes | QuantStorage::Nibbles => {}
+        QuantStorage::NibblesAndFifthBit => {
+            put(
+                4,
+                (0..STEP_GROUPS).fold(0, |plane, group| plane | (word(group) >> 4 & 0x0101_0101) << group),
+            );
+        }
+        QuantStorage::NibblesAndBitPairs => {
+            for plane in 0..2 {
+                let pairs = (0..4)
+                    .fold(0, |bits, pair| bits | (word(plane * 4 + pair) >> 4 & 0x0303_0303) << (2 * pair));
+                put(4 + plane, pairs);
+            }
+        }
+    }
+}

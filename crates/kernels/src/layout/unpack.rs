@@ -1,0 +1,83 @@
+//! Packed groups back to fields and f32 values: the inverse of `pack.rs`, and the scalar kernels' view of a block.
+
+use super::{
+    GROUP_ROWS, MatrixRef, MinimumStorage, PackedBlock, QuantStorage, ScaleStorage, VECTOR_BYTES,
+    packed_block,
+};
+use crate::blocks::{BlockFields, QuantizedFormat, STEP_COLUMNS, float_at, with_quantized_format};
+
+/// The f32 values of one row, bit-equal to `dequantize` of the source row. `out` has `matrix.columns()` elements.
+///
+/// # Panics
+/// When `row` is not below `matrix.rows()` or `out` has another length.
+pub fn unpack_row(matrix: &MatrixRef<'_>, row: usize, out: &mut [f32]) {
+    assert!(row < matrix.rows(), "row {row} of a matrix of {} rows", matrix.rows());
+    assert_eq!(out.len(), matrix.columns(), "length of an unpacked row");
+    let (group_index, lane) = (row / GROUP_ROWS, row % GROUP_ROWS);
+    let group = &matrix.bytes()[group_index * matrix.group_bytes()..][..matrix.group_bytes()];
+    let format = matrix.format();
+    with_quantized_format!(format, Format => unpack_lane::<Format>(group, lane, out), float => {
+        for (column, value) in out.iter_mut().enumerate() {
+            *value = float_at(format, group, column * GROUP_ROWS + lane);
+        }
+    });
+}
+
+fn unpack_lane<F: QuantizedFormat>(group: &[u8], lane: usize, out: &mut [f32]) {
+    let packed = const { packed_block(F::FORMAT) };
+    let mut fields = BlockFields::zero();
+    let values = out.chunks_exact_mut(F::FORMAT.block_elements());
+    for (block, values) in group.chunks_exact(packed.bytes).zip(values) {
+        read_lane(&packed, lane, block, &mut fields);
+        F::dequantize(&fields, values);
+    }
+}
+
+/// The fields of one row of a packed block.
+#[inline(always)] // so that the layout of the format is known at compile time
+pub(crate) fn read_lane(packed: &PackedBlock, lane: usize, block: &[u8], fields: &mut BlockFields) {
+    let half_at = |offset: usize| u16::from_le_bytes([block[offset], block[offset + 1]]);
+    fields.scale = half_at(2 * lane);
+    if packed.minimums != MinimumStorage::Absent {
+        fields.minimum = half_at(packed.minimums_at + 2 * lane);
+    }
+    let sub_scales = match packed.scales {
+        ScaleStorage::OneF16 => 0,
+        ScaleStorage::SubScale => 8,
+        ScaleStorage::HalfStepSubScale => 16,
+    };
+    for (index, sub_scale) in fields.sub_scales[..sub_scales].iter_mut().enumerate() {
+        *sub_scale = block[packed.sub_scales_at + index * GROUP_ROWS + lane];
+    }
+    if packed.minimums == MinimumStorage::SubtractedOfSuperBlock {
+        for (index, sub_minimum) in fields.sub_minimums.iter_mut().enumerate() {
+            *sub_minimum = block[packed.sub_minimums_at + index * GROUP_ROWS + lane];
+        }
+    }
+    let (quants, _) = fields.quants.as_chunks_mut::<STEP_COLUMNS>();
+    let steps = block[packed.steps_at..].chunks_exact(packed.step_bytes);
+    for (step, quants) in steps.zip(quants) {
+        read_step_lane(packed.quants, lane, step, quants);
+    }
+}
+
+#[inline(always)] // as `read_lane`
+fn read_step_lane(storage: QuantStorage, lane: usize, step: &[u8], quants: &mut [u8; STEP_COLUMNS]) {
+    let word = |vector: usize| {
+        let bytes = &step[vector * VECTOR_BYTES + 4 * lane..][..4];
+        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    };
+    let (words, _) = quants.as_chunks_mut::<4>();
+    for (group, columns) in words.iter_mut().enumerate() {
+        let nibbles = || word(group % 4) >> (group / 4 * 4) & 0x0f0f_0f0f;
+        let bits = match storage {
+            QuantStorage::Bytes => word(group),
+            QuantStorage::Nibbles => nibbles(),
+            QuantStorage::NibblesAndFifthBit => nibbles() | (word(4) >> group & 0x0101_0101) << 4,
+            QuantStorage::NibblesAndBitPairs => {
+                nibbles() | (word(4 + group / 4) >> (group % 4 * 2) & 0x0303_0303) << 4
+            }
+        };
+        *columns = bits.to_le_bytes();
+    }
+}

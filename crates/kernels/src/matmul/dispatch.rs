@@ -1,0 +1,61 @@
+//! The table of matrix kernels: one row per format and instruction set, and the selection by both.
+
+use super::driver::{Span, run_float, run_quantized};
+use super::scalar::ScalarTiles;
+use crate::blocks::{Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+use crate::{Isa, WeightFormat};
+
+use super::driver::{Bf16Element, F16Element, F32Element};
+#[cfg(target_arch = "aarch64")]
+use super::neon::NeonTiles;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2::Avx2Tiles, avx512::Avx512Tiles};
+
+/// Computes a span of row groups; the processor must have the instruction set of the entry.
+pub(super) type RunSpan = unsafe fn(&Span<'_>);
+
+struct KernelEntry {
+    format: WeightFormat,
+    isa: Isa,
+    run: RunSpan,
+}
+
+/// The eleven entries of one instruction set.
+macro_rules! entries_of {
+    ($isa:expr, $tiles:ty) => {
+        [
+            KernelEntry { format: WeightFormat::F32, isa: $isa, run: run_float::<$tiles, F32Element> },
+            KernelEntry { format: WeightFormat::F16, isa: $isa, run: run_float::<$tiles, F16Element> },
+            KernelEntry { format: WeightFormat::BF16, isa: $isa, run: run_float::<$tiles, Bf16Element> },
+            KernelEntry { format: WeightFormat::Q8_0, isa: $isa, run: run_quantized::<$tiles, Q8_0> },
+            KernelEntry { format: WeightFormat::Q4_0, isa: $isa, run: run_quantized::<$tiles, Q4_0> },
+            KernelEntry { format: WeightFormat::Q4_1, isa: $isa, run: run_quantized::<$tiles, Q4_1> },
+            KernelEntry { format: WeightFormat::Q5_0, isa: $isa, run: run_quantized::<$tiles, Q5_0> },
+            KernelEntry { format: WeightFormat::Q5_1, isa: $isa, run: run_quantized::<$tiles, Q5_1> },
+            KernelEntry { format: WeightFormat::Q4K, isa: $isa, run: run_quantized::<$tiles, Q4K> },
+            KernelEntry { format: WeightFormat::Q5K, isa: $isa, run: run_quantized::<$tiles, Q5K> },
+            KernelEntry { format: WeightFormat::Q6K, isa: $isa, run: run_quantized::<$tiles, Q6K> },
+        ]
+    };
+}
+
+static TABLES: &[&[KernelEntry]] = &[
+    &entries_of!(Isa::Scalar, ScalarTiles),
+    #[cfg(target_arch = "x86_64")]
+    &entries_of!(Isa::Avx2, Avx2Tiles),
+    #[cfg(target_arch = "x86_64")]
+    &entries_of!(Isa::Avx512Vnni, Avx512Tiles),
+    #[cfg(target_arch = "aarch64")]
+    &entries_of!(Isa::Neon, NeonTiles),
+];
+
+/// Format and instruction set of every matrix kernel in this build, whether or not this processor can run it.
+pub fn entries() -> impl Iterator<Item = (WeightFormat, Isa)> {
+    TABLES.iter().copied().flatten().map(|entry| (entry.format, entry.isa))
+}
+
+/// The kernel of a format on an instruction set that some `Kernels` was made for.
+pub(super) fn select(format: WeightFormat, isa: Isa) -> RunSpan {
+    let entry = TABLES.iter().copied().flatten().find(|entry| entry.format == format && entry.isa == isa);
+    entry.expect("every supported instruction set has a kernel for every format").run
+}

@@ -1,0 +1,163 @@
+//! Matrix products: packed weights times rows of activations, many matrices in one parallel region.
+//!
+//! Owns the definition of a product (scalar.rs), its twins per instruction set, and how work is cut into chunks. A
+//! result is one lane of one group: `acc = 0`, then for each step of 32 columns in order
+//!
+//! ```text
+//! acc = fma(weight_scale * activation_scale, isum as f32, acc)      isum: exact integer sum over the step
+//! acc = fma(weight_minimum * activation_scale, sum of activations as f32, acc)    formats with a minimum
+//! ```
+//!
+//! (Q6_K: isum = sub_scale_0 * isum_0 + sub_scale_1 * isum_1 over the half steps; float weights: `acc = fma(w, x, acc)`
+//! in column order). So it never depends on the rows beside it, on tiles, threads or the instruction set. Every function
+//! compiled for an instruction set is a row of [`entries`]; a new one is tested by being there.
+#![allow(unsafe_code)]
+
+mod dispatch;
+mod driver;
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use coldpress_workers::Team;
+
+pub use dispatch::entries;
+
+use crate::Kernels;
+use crate::activations::InputRows;
+use crate::layout::{GROUP_ROWS, MatrixRef, row_groups};
+use driver::Span;
+
+/// Weights that a chunk should at least read: below this, claiming chunks costs more than it balances.
+const CHUNK_BYTES_MIN: usize = 32 * 1024;
+
+/// Chunks per worker that the work is cut into, so that a late worker leaves little to wait for.
+const CHUNKS_PER_WORKER: usize = 4;
+
+/// One product: `output[n, rows] = input[n, columns] * weights[rows, columns]^T`.
+#[derive(Debug)]
+pub struct MatmulJob<'a> {
+    weights: MatrixRef<'a>,
+    input: InputRows<'a>,
+    output: *mut f32,
+    owner: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: the pointer stands for the `&'a mut [f32]` given to `new`, and a mutable slice of f32 is `Send`.
+unsafe impl Send for MatmulJob<'_> {}
+
+impl<'a> MatmulJob<'a> {
+    /// `output` is `[input.rows(), weights.rows()]`, row-major, and is overwritten.
+    ///
+    /// # Panics
+    /// When the shapes differ, or `input` lacks what the weights need: f32 rows for float formats, int8 blocks for
+    /// quantised ones.
+    pub fn new(weights: MatrixRef<'a>, input: InputRows<'a>, output: &'a mut [f32]) -> MatmulJob<'a> {
+        assert_eq!(
+            input.columns(),
+            weights.columns(),
+            "columns of the input and of the {} weights",
+            weights.format()
+        );
+        assert_eq!(output.len(), input.rows() * weights.rows(), "output of {} input rows", input.rows());
+        if weights.format().is_quantized() {
+            assert!(
+                input.rows() == 0 || !input.blocks().is_empty(),
+                "{} weights need int8 rows",
+                weights.format()
+            );
+        } else {
+            assert!(
+                input.rows() == 0 || !input.floats().is_empty(),
+                "{} weights need f32 rows",
+                weights.format()
+            );
+        }
+        MatmulJob { weights, input, output: output.as_mut_ptr(), owner: PhantomData }
+    }
+
+    fn groups(&self) -> usize {
+        if self.input.rows() == 0 { 0 } else { row_groups(self.weights.rows()) }
+    }
+
+    /// Weight bytes times input rows: what the work of the job grows with.
+    fn cost(&self) -> usize {
+        self.groups() * self.weights.group_bytes() * self.input.rows()
+    }
+
+    fn groups_per_chunk(&self, chunk_cost: usize) -> usize {
+        let group_bytes = self.weights.group_bytes();
+        let by_cost = chunk_cost / (group_bytes * self.input.rows().max(1));
+        by_cost.max(CHUNK_BYTES_MIN.div_ceil(group_bytes)).max(1)
+    }
+
+    /// Runs the groups of one chunk.
+    ///
+    /// # Safety
+    /// No other thread may run an overlapping range of groups of this job at the same time.
+    unsafe fn run(&self, kernels: Kernels, groups: Range<usize>) {
+        let group_bytes = self.weights.group_bytes();
+        let first_row = groups.start * GROUP_ROWS;
+        let span = Span {
+            columns: self.weights.columns(),
+            weights: &self.weights.bytes()[groups.start * group_bytes..groups.end * group_bytes],
+            group_bytes,
+            rows: (groups.end * GROUP_ROWS).min(self.weights.rows()) - first_row,
+            input: self.input,
+            // SAFETY: `first_row` is below `weights.rows()`, so the pointer stays inside the first output row.
+            output: unsafe { self.output.add(first_row) },
+            output_stride: self.weights.rows(),
+        };
+        let run = dispatch::select(self.weights.format(), kernels.isa());
+        // SAFETY: `Kernels` proves the instruction set. The span writes `output[n * stride..][..rows]` for each input
+        // row n, inside the slice whose length `new` checked, and nobody else writes there while the region runs.
+        unsafe { run(&span) };
+    }
+}
+
+/// The jobs of one region, shared by its threads.
+struct SharedJobs<'j, 'a>(&'j [MatmulJob<'a>]);
+
+// SAFETY: threads only read the jobs and write through their output pointers, each chunk its own rows of one job.
+unsafe impl Sync for SharedJobs<'_, '_> {}
+
+impl SharedJobs<'_, '_> {
+    /// The job and the groups of chunk number `chunk`, counting through all jobs.
+    fn chunk(&self, mut chunk: usize, chunk_cost: usize) -> Option<(&MatmulJob<'_>, Range<usize>)> {
+        for job in self.0 {
+            let groups_per_chunk = job.groups_per_chunk(chunk_cost);
+            let chunks = job.groups().div_ceil(groups_per_chunk);
+            if chunk < chunks {
+                let first = chunk * groups_per_chunk;
+                return Some((job, first..(first + groups_per_chunk).min(job.groups())));
+            }
+            chunk -= chunks;
+        }
+        None
+    }
+}
+
+/// Runs all jobs as one parallel region and returns when every output is written. Allocates nothing.
+pub fn matmul(team: &Team<'_>, kernels: Kernels, jobs: &mut [MatmulJob<'_>]) {
+    let jobs: &[MatmulJob<'_>] = jobs;
+    let cost: usize = jobs.iter().map(MatmulJob::cost).sum();
+    let chunk_cost = cost.div_ceil(team.threads() * CHUNKS_PER_WORKER);
+    let chunks = jobs.iter().map(|job| job.groups().div_ceil(job.groups_per_chunk(chunk_cost))).sum();
+    let shared = SharedJobs(jobs);
+    let shared = &shared;
+    team.for_each_chunk(chunks, move |chunk, _worker| {
+        if let Some((job, groups)) = shared.chunk(chunk, chunk_cost) {
+            // SAFETY: `jobs` is borrowed mutably for the whole call, every chunk number runs once, and different chunk
+            // numbers stand for different groups.
+            unsafe { job.run(kernels, groups) };
+        }
+    });
+}

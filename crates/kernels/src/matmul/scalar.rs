@@ -1,0 +1,113 @@
+//! The definition of every product, in plain Rust. The kernels of all instruction sets give the same bits.
+
+use super::driver::{FloatElement, FloatKind, FloatTiles, Lanes, QuantizedTiles};
+use crate::WeightFormat;
+use crate::activations::ActivationBlock;
+use crate::blocks::{BlockFields, QuantizedFormat, STEP_COLUMNS, float_at};
+use crate::layout::{
+    GROUP_ROWS, MinimumStorage, PackedBlock, QuantStorage, ScaleStorage, packed_block, read_lane,
+};
+
+pub(super) struct ScalarTiles;
+
+impl QuantizedTiles for ScalarTiles {
+    const ROWS_MAX: usize = 8;
+
+    unsafe fn tile<F: QuantizedFormat, const ROWS: usize>(
+        group: &[u8],
+        rows: &[ActivationBlock],
+        out: &mut [Lanes; ROWS],
+    ) {
+        let packed = const { packed_block(F::FORMAT) };
+        let row_blocks = rows.len() / ROWS;
+        let mut fields = BlockFields::zero();
+        for (block_index, block) in group.chunks_exact(packed.bytes).enumerate() {
+            for lane in 0..GROUP_ROWS {
+                read_lane(&packed, lane, block, &mut fields);
+                for (lanes, row) in out.iter_mut().zip(rows.chunks_exact(row_blocks)) {
+                    let activations = &row[block_index * packed.steps..][..packed.steps];
+                    lanes[lane] = add_block(&packed, &fields, activations, lanes[lane]);
+                }
+            }
+        }
+    }
+}
+
+/// Adds the product of one weight block (one lane) and its activations to `accumulator`.
+#[inline(always)] // so that the format is known at compile time
+fn add_block(
+    packed: &PackedBlock,
+    fields: &BlockFields,
+    activations: &[ActivationBlock],
+    accumulator: f32,
+) -> f32 {
+    let mut accumulator = accumulator;
+    let (quants, _) = fields.quants.as_chunks::<STEP_COLUMNS>();
+    for (step, (quants, activations)) in quants.iter().zip(activations).enumerate() {
+        let sums = half_step_sums(packed, quants, activations);
+        let (scale, sum) = match packed.scales {
+            ScaleStorage::OneF16 => (fields.scale_f32(), sums[0] + sums[1]),
+            ScaleStorage::SubScale => {
+                (fields.scale_f32() * f32::from(fields.sub_scales[step]), sums[0] + sums[1])
+            }
+            ScaleStorage::HalfStepSubScale => {
+                let sub_scale = |half: usize| i32::from(fields.sub_scales[2 * step + half].cast_signed());
+                (fields.scale_f32(), sub_scale(0) * sums[0] + sub_scale(1) * sums[1])
+            }
+        };
+        accumulator = (scale * activations.scale).mul_add(sum as f32, accumulator);
+        let minimum = match packed.minimums {
+            MinimumStorage::Absent => continue,
+            MinimumStorage::Added => fields.minimum_f32(),
+            MinimumStorage::SubtractedOfSuperBlock => {
+                -(fields.minimum_f32() * f32::from(fields.sub_minimums[step]))
+            }
+        };
+        accumulator = (minimum * activations.scale).mul_add(activations.sum() as f32, accumulator);
+    }
+    accumulator
+}
+
+/// Integer products of the first and of the last 16 columns of a step.
+#[inline(always)] // as `add_block`
+fn half_step_sums(
+    packed: &PackedBlock,
+    quants: &[u8; STEP_COLUMNS],
+    activations: &ActivationBlock,
+) -> [i32; 2] {
+    let mut sums = [0; 2];
+    for (column, (&quant, &activation)) in quants.iter().zip(&activations.values).enumerate() {
+        let weight = match packed.quants {
+            QuantStorage::Bytes => i32::from(quant.cast_signed()),
+            _ => i32::from(quant) - i32::from(packed.quant_offset),
+        };
+        sums[column / (STEP_COLUMNS / 2)] += weight * i32::from(activation);
+    }
+    sums
+}
+
+impl FloatTiles for ScalarTiles {
+    unsafe fn tile<E: FloatElement, const GROUPS: usize, const ROWS: usize>(
+        columns: usize,
+        groups: &[u8],
+        rows: &[f32],
+        out: &mut [[Lanes; ROWS]; GROUPS],
+    ) {
+        let format = match E::KIND {
+            FloatKind::F32 => WeightFormat::F32,
+            FloatKind::F16 => WeightFormat::F16,
+            FloatKind::Bf16 => WeightFormat::BF16,
+        };
+        let group_bytes = columns * GROUP_ROWS * E::BYTES;
+        for (group, results) in groups.chunks_exact(group_bytes).zip(out) {
+            for (row, lanes) in rows.chunks_exact(columns).zip(results) {
+                for (column, &activation) in row.iter().enumerate() {
+                    for (lane, accumulator) in lanes.iter_mut().enumerate() {
+                        let weight = float_at(format, group, column * GROUP_ROWS + lane);
+                        *accumulator = weight.mul_add(activation, *accumulator);
+                    }
+                }
+            }
+        }
+    }
+}
