@@ -41,4 +41,12 @@ pub enum MemoryError {
         /// The error of the system.
         source: std::io::Error,
     },
+    /// The operating system does not tell what the machine has.
+    #[error(
+        "the operating system does not tell the memory of this machine: {source}; name a budget in bytes"
+    )]
+    Facts {
+        /// The error of the system.
+        source: std::io::Error,
+    },
 }

@@ -11,9 +11,12 @@
 
 mod buffer;
 mod bytes;
+mod cgroup;
 mod error;
+mod facts;
 mod ledger;
 mod refusal;
+mod usage;
 
 pub mod plan;
 pub mod sys;
@@ -21,6 +24,8 @@ pub mod sys;
 pub use buffer::Buffer;
 pub use bytes::{Bytes, SizeSpec};
 pub use error::MemoryError;
+pub use facts::{DEFAULT_BUDGET_PERCENT, MachineFacts};
 pub use ledger::{Ledger, LedgerSnapshot, OverBudget, Purpose, Reservation};
 pub use plan::{Plan, PlanInput};
 pub use refusal::{DoesNotFit, Suggestion};
+pub use usage::{MemoryUsage, MemoryWatch};

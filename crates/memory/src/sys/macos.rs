@@ -74,6 +74,13 @@ pub(crate) fn host_memory() -> io::Result<(Bytes, Bytes)> {
     Ok((physical, available))
 }
 
+/// The smaller of the limits on address space and on data.
+pub(crate) fn address_space_limit() -> Option<Bytes> {
+    use rustix::process::{Resource, getrlimit};
+    let limits = [getrlimit(Resource::As).current, getrlimit(Resource::Data).current];
+    limits.into_iter().flatten().map(Bytes).min()
+}
+
 /// An integer of 4 or 8 bytes from the system's table.
 fn sysctl_integer(name: &CStr) -> io::Result<u64> {
     let mut value = [0_u8; 8];

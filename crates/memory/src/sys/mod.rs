@@ -30,6 +30,8 @@ use crate::Bytes;
 
 pub use direct::{DIRECT_ALIGNMENT_DEFAULT, DirectIo, direct_io_alignment, open_direct};
 pub(crate) use mapping::Mapping;
+#[cfg(target_os = "macos")]
+pub(crate) use platform::{address_space_limit, host_memory};
 
 /// Size of a memory page in bytes: 4096 on x86-64, 16384 on Apple machines.
 pub fn page_size() -> usize {

@@ -1,0 +1,129 @@
+//! A check followed by a charge lets two threads through where one fits. Threads reserve, split and drop at random
+//! while the sum of what they really hold is kept beside the ledger; the budget must never be passed, the peak must be
+//! a sum that occurred, and nothing may be left at the end.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use coldpress_memory::{Buffer, Bytes, Ledger, Purpose};
+use proptest::prelude::*;
+
+const BUDGET: u64 = 1000;
+
+/// A small generator, so that each thread has its own sequence.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[test]
+fn concurrent_reservations_stay_within_the_budget() {
+    let ledger = Ledger::new(Bytes(BUDGET));
+    let held = AtomicU64::new(0);
+    let held_max = AtomicU64::new(0);
+    let refused = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 1..=8_u64 {
+            let (ledger, held, held_max, refused) = (&ledger, &held, &held_max, &refused);
+            scope.spawn(move || {
+                let mut state = thread.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let mut mine = Vec::new();
+                for _ in 0..20_000 {
+                    let purpose = Purpose::ALL[(next(&mut state) % 6) as usize];
+                    if next(&mut state).is_multiple_of(3) && !mine.is_empty() {
+                        let index = next(&mut state) as usize % mine.len();
+                        let reservation: coldpress_memory::Reservation = mine.swap_remove(index);
+                        // Counted off first: the outside sum is never above the true one.
+                        held.fetch_sub(reservation.bytes().0, Ordering::SeqCst);
+                        drop(reservation);
+                        continue;
+                    }
+                    match ledger.reserve(purpose, Bytes(next(&mut state) % 200)) {
+                        Ok(reservation) => {
+                            let bytes = reservation.bytes().0;
+                            let sum = held.fetch_add(bytes, Ordering::SeqCst) + bytes;
+                            held_max.fetch_max(sum, Ordering::SeqCst);
+                            mine.push(reservation);
+                        }
+                        Err(error) => {
+                            assert!(error.asked > error.free, "{error}");
+                            refused.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                    assert!(ledger.used().0 <= BUDGET && ledger.peak().0 <= BUDGET);
+                }
+                for reservation in mine {
+                    held.fetch_sub(reservation.bytes().0, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    assert!(held_max.into_inner() <= ledger.peak().0 && ledger.peak().0 <= BUDGET);
+    assert!(refused.into_inner() > 0, "the budget was never reached: the test shows nothing");
+    assert_eq!(ledger.used(), Bytes::ZERO);
+    assert!(Purpose::ALL.iter().all(|purpose| ledger.used_for(*purpose) == Bytes::ZERO));
+}
+
+proptest! {
+    /// One thread, so that sum and peak can be kept exactly beside the ledger.
+    #[test]
+    fn sum_and_peak_are_exact(steps in prop::collection::vec((0_u64..400, 0_usize..6, any::<bool>()), 1..200)) {
+        let ledger = Ledger::new(Bytes(BUDGET));
+        let mut held = Vec::new();
+        let (mut sum, mut peak) = (0, 0);
+        for (bytes, purpose, drop_one) in steps {
+            if drop_one && !held.is_empty() {
+                let reservation: coldpress_memory::Reservation = held.remove(bytes as usize % held.len());
+                sum -= reservation.bytes().0;
+            } else if let Ok(reservation) = ledger.reserve(Purpose::ALL[purpose], Bytes(bytes)) {
+                sum += bytes;
+                peak = peak.max(sum);
+                held.push(reservation);
+            } else {
+                prop_assert!(sum + bytes > BUDGET);
+            }
+            prop_assert_eq!((ledger.used().0, ledger.peak().0), (sum, peak));
+            let by_purpose: u64 = ledger.snapshot().used_for.iter().map(|(_, bytes)| bytes.0).sum();
+            prop_assert_eq!(by_purpose, sum);
+        }
+    }
+}
+
+#[test]
+fn buffers_are_zeroed_aligned_charged_in_pages_and_returned() {
+    let ledger = Ledger::new(Bytes::from_mib(64));
+    let page = coldpress_memory::sys::page_size() as u64;
+    for len in [0, 1, page - 1, page, page + 1, (4 << 20) - 1, 4 << 20, (9 << 20) + 5] {
+        let mut buffer = Buffer::new(&ledger, Purpose::Scratch, Bytes(len)).expect("fits");
+        let charged = Bytes(len.next_multiple_of(page));
+        assert_eq!((buffer.len() as u64, buffer.reserved(), ledger.used()), (len, charged, charged));
+        let alignment = if cfg!(target_os = "linux") && len >= 4 << 20 { 2 << 20 } else { 4096 };
+        assert_eq!(buffer.as_bytes().as_ptr() as usize % alignment, 0, "{len} bytes");
+        assert!(buffer.as_bytes().iter().all(|byte| *byte == 0));
+        buffer.as_bytes_mut().fill(7);
+        assert_eq!(buffer.as_slice_of::<f32>().len() as u64, len / 4);
+        assert_eq!(buffer.as_mut_slice_of::<u64>().len() as u64, len / 8);
+        buffer.discard(0..usize::MAX).expect("own pages");
+        let whole_pages = (len / page * page) as usize;
+        assert!(buffer.as_bytes()[..whole_pages].iter().all(|byte| *byte == 0));
+        assert!(buffer.as_bytes()[whole_pages..].iter().all(|byte| *byte == 7));
+    }
+    assert_eq!(ledger.used(), Bytes::ZERO);
+    let error =
+        Buffer::new(&ledger, Purpose::KvCache, Bytes::from_mib(65)).expect_err("over budget").to_string();
+    assert!(
+        error.contains("KV cache") && error.contains("65.0 MiB") && error.contains("64.0 MiB"),
+        "{error}"
+    );
+}
+
+#[test]
+fn impossible_sizes_are_errors_that_charge_nothing() {
+    let ledger = Ledger::unlimited();
+    for bytes in [u64::MAX, u64::MAX - (1 << 20), 1 << 62] {
+        let error = Buffer::new(&ledger, Purpose::ExpertSlots, Bytes(bytes)).expect_err("no such memory");
+        assert!(error.to_string().contains("expert slots"), "{error}");
+    }
+    assert_eq!(ledger.used(), Bytes::ZERO);
+}
