@@ -1,1 +1,42 @@
-//! Under construction.
+//! The expert store of coldpress: routed experts stay on disk and are read when the router asks for them.
+//!
+//! Owns records (one expert in the kernels' layout), the pack file that keeps them, the readers, the slots in memory and the
+//! policies that say which record gives way. Refuses arithmetic on weights, routing, and every opinion on HTTP or flags.
+//!
+//! ```text
+//!  model files --- reader ---> read ring --- arrange --.
+//!                                                       >--> slot (pinned) ---> kernels
+//!  pack file  ---- reader ---------------- verify -----'
+//! ```
+//!
+//! Read in this order: [`record`], [`slots`], [`store`] with its visits, `loader`, [`reader`], [`pack`], [`policy`].
+#![deny(unsafe_code)]
+
+mod error;
+mod geometry;
+mod loader;
+mod source;
+mod stream;
+mod visit;
+
+pub mod pack;
+pub mod policy;
+pub mod reader;
+pub mod record;
+pub mod slots;
+pub mod store;
+
+pub use error::{ExpertError, PackFault, RecordFault};
+pub use geometry::{
+    ExpertKey, ExpertOffsets, Geometry, LayerExperts, MATRIX_ALIGNMENT, MatrixPlace, Projection,
+    RECORD_ALIGNMENT, RecordGeometry, weight_format,
+};
+pub use loader::read_ring_bytes;
+pub use pack::{Fingerprint, PackFile};
+pub use policy::{EvictionPolicy, PerLayerLru};
+pub use reader::{ExpertReader, ReaderChoice};
+pub use record::RecordRef;
+pub use source::{ModelSource, ReadFile, aligned};
+pub use store::{ExpertStatistics, ExpertStore, READ_AHEAD_DEFAULT, Residency, StoreConfig};
+pub use stream::{TensorRange, TensorStream};
+pub use visit::{Ready, Visit};

@@ -1,0 +1,222 @@
+//! Everything that can go wrong between a model file and a record in a slot.
+//!
+//! One variant per thing the caller can do about it; messages name the file, the place, the numbers and the way out.
+
+use std::io;
+use std::path::PathBuf;
+
+use coldpress_memory::{Bytes, MemoryError};
+
+use crate::geometry::ExpertKey;
+
+/// Why an expert operation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExpertError {
+    /// The tensor directory describes experts that cannot exist or are not supported.
+    #[error("routed layer {layer}: {detail}")]
+    Geometry {
+        /// Index among the routed layers.
+        layer: usize,
+        /// What does not fit together, with numbers.
+        detail: String,
+    },
+    /// A request names an expert that the model does not have, or names one twice.
+    #[error(
+        "{key} was requested {times} times in one visit; the layer has {expert_count} experts, each may be named once"
+    )]
+    Request {
+        /// The expert.
+        key: ExpertKey,
+        /// How often it was named.
+        times: u32,
+        /// Experts of that layer; 0 for a layer that does not exist.
+        expert_count: usize,
+    },
+    /// The configuration of a store does not add up.
+    #[error("{0}")]
+    Configuration(String),
+    /// The budget has no room.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The operating system reported an error.
+    #[error("cannot {action} {path} (at byte {offset}): {source}")]
+    Io {
+        /// What was tried: "read", "write", "open" ...
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// First byte of the range concerned; 0 where the file as a whole is meant.
+        offset: u64,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file ends before the bytes that its directory promises.
+    #[error(
+        "{path} ends at byte {length}, but bytes {offset} to {end} are needed: the file was cut short or changed while in use; \
+         download it again or check its size"
+    )]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// First byte needed.
+        offset: u64,
+        /// End of the bytes needed.
+        end: u64,
+        /// Length found.
+        length: u64,
+    },
+    /// A record on disk is not what it must be, also when read again.
+    #[error(
+        "{path}: the record of {key} at byte {offset} is damaged ({fault}), also when read again; run `coldpress pack --verify` \
+         on the model, or remove the pack to build it anew"
+    )]
+    Damaged {
+        /// The pack file.
+        path: PathBuf,
+        /// First byte of the record.
+        offset: u64,
+        /// The expert.
+        key: ExpertKey,
+        /// What the check found.
+        fault: RecordFault,
+    },
+    /// The pack file as a whole cannot be used.
+    #[error("{path}: {fault}")]
+    Pack {
+        /// The pack file.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        fault: PackFault,
+    },
+    /// The reader itself broke down (not a single read).
+    #[error("the {reader} reader cannot go on: {source}; try the other one (reader `pread`)")]
+    Reader {
+        /// Name of the reader.
+        reader: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The caller asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// What is wrong with the bytes of one record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordFault {
+    /// Not a record at all.
+    #[error("no record starts here")]
+    Magic,
+    /// The header is not what was written.
+    #[error("header checksum {found:08x}, wanted {wanted:08x}")]
+    HeaderChecksum {
+        /// Checksum of the bytes found.
+        found: u32,
+        /// Checksum stored beside them.
+        wanted: u32,
+    },
+    /// A field of the header has another value than the place of the record demands.
+    #[error("{field} is {found}, wanted {wanted}")]
+    Field {
+        /// Name of the field.
+        field: &'static str,
+        /// Value found.
+        found: u64,
+        /// Value that belongs here.
+        wanted: u64,
+    },
+    /// The bytes after the header are not what was written.
+    #[error("checksum {found:08x}, wanted {wanted:08x}")]
+    BodyChecksum {
+        /// Checksum of the bytes found.
+        found: u32,
+        /// Checksum in the header.
+        wanted: u32,
+    },
+}
+
+/// What is wrong with a pack file as a whole. Each message says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PackFault {
+    /// Some other kind of file.
+    #[error("this is not a coldpress pack file; give the path of a file written by `coldpress pack`")]
+    NotAPack,
+    /// Written by another version of the format.
+    #[error("pack format version {found}, this program reads {supported}; run `coldpress pack` again")]
+    Version {
+        /// Version found.
+        found: u32,
+        /// Version supported.
+        supported: u32,
+    },
+    /// Records in a layout that the kernels do not read.
+    #[error("record layout {found}, this program reads {supported}; run `coldpress pack` again")]
+    Layout {
+        /// Layout found.
+        found: u32,
+        /// Layout supported.
+        supported: u32,
+    },
+    /// The header is not what was written.
+    #[error(
+        "the header is damaged (checksum {found:08x}, wanted {wanted:08x}); remove the file and run `coldpress pack` again"
+    )]
+    HeaderChecksum {
+        /// Checksum of the bytes found.
+        found: u32,
+        /// Checksum stored beside them.
+        wanted: u32,
+    },
+    /// Writing has not come to its end.
+    #[error("this pack was never finished; run `coldpress pack` again, it continues where it stopped")]
+    Unfinished,
+    /// The file is shorter or longer than its header says.
+    #[error(
+        "{found} bytes long, wanted {wanted}: cut short or extended; remove it and run `coldpress pack` again"
+    )]
+    Length {
+        /// Length found.
+        found: u64,
+        /// Length wanted.
+        wanted: u64,
+    },
+    /// Made from a model with other shapes.
+    #[error("made for another model ({detail}); give the pack of this model or run `coldpress pack` again")]
+    Geometry {
+        /// First difference.
+        detail: String,
+    },
+    /// Same shapes, other bytes.
+    #[error(
+        "made from other weights of the same shape (fingerprint {found}, this model has {wanted}); run `coldpress pack` again"
+    )]
+    Fingerprint {
+        /// Fingerprint in the pack.
+        found: String,
+        /// Fingerprint of the model.
+        wanted: String,
+    },
+    /// Another process writes the same pack.
+    #[error("another process is writing this pack; wait for it, or choose another place")]
+    Busy,
+    /// The disk has too little room.
+    #[error(
+        "{needed} more are needed, the disk has {free} free; free some space, choose another place, or run without a pack"
+    )]
+    DiskFull {
+        /// Bytes still to be written.
+        needed: Bytes,
+        /// Bytes free.
+        free: Bytes,
+    },
+    /// A record differs from what the model file gives.
+    #[error(
+        "the record of {key} differs from the model file at byte {at} of the record; run `coldpress pack` again"
+    )]
+    DiffersFromSource {
+        /// The expert.
+        key: ExpertKey,
+        /// First differing byte, counted from the start of the record.
+        at: usize,
+    },
+}

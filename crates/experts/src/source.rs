@@ -1,0 +1,169 @@
+//! Files that are read past the page cache, and where the experts lie in them.
+//!
+//! [`ReadFile`] opens a file for direct reads. Where the system refuses them that is decided once, at open, and kept as a
+//! reason to show; such reads drop the pages they caused, because page cache counts towards the budget.
+//! [`ModelSource`] knows the byte range of every matrix. Neither moves bytes; see `reader`.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use coldpress_formats::SourceFile;
+use coldpress_memory::sys::{self, DirectIo};
+
+use crate::error::ExpertError;
+use crate::geometry::{ExpertKey, LayerExperts, PROJECTION_NAMES, RECORD_ALIGNMENT};
+
+/// A file open for positioned reads.
+#[derive(Debug)]
+pub struct ReadFile {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    io: DirectIo,
+}
+
+impl ReadFile {
+    /// Opens `path` for direct reads, or for buffered reads where the system refuses direct ones.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or its medium reports an error.
+    pub fn open(path: &Path) -> Result<Arc<Self>, ExpertError> {
+        let failed = |source| ExpertError::Io { action: "open", path: path.to_owned(), offset: 0, source };
+        let (mut file, mut io) = sys::open_direct(path)?;
+        if !RECORD_ALIGNMENT.is_multiple_of(io.alignment() as usize) {
+            // Records are aligned to 4096; a device with larger blocks would need a copy of every record.
+            file = File::open(path).map_err(failed)?;
+            io = DirectIo::Buffered {
+                reason: format!("the device wants reads aligned to {} bytes", io.alignment()),
+            };
+        }
+        let length = file.metadata().map_err(failed)?.len();
+        Ok(Arc::new(Self { path: path.to_owned(), file, length, io }))
+    }
+
+    /// The path it was opened with.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Length in bytes when it was opened.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// How reads reach the device.
+    pub fn io(&self) -> &DirectIo {
+        &self.io
+    }
+
+    /// A line for logs when reads go through the page cache.
+    pub(crate) fn notice(&self) -> Option<String> {
+        match &self.io {
+            DirectIo::Direct { .. } => None,
+            DirectIo::Buffered { reason } => {
+                Some(format!("{}: no direct reads, using buffered ones ({reason})", self.path.display()))
+            }
+        }
+    }
+
+    /// Where a read that stopped after `filled` bytes can go on: direct reads only at block boundaries.
+    pub(crate) fn resume_at(&self, filled: usize) -> usize {
+        let alignment = self.io.alignment() as usize;
+        filled / alignment * alignment
+    }
+
+    /// After a read of `range`: where it went through the page cache, gives the pages back to the system.
+    pub(crate) fn drop_pages(&self, range: Range<u64>) {
+        if !self.io.is_direct() {
+            // Advice: a refusal changes no result.
+            let _ = sys::drop_page_cache(&self.file, range);
+        }
+    }
+}
+
+/// The smallest range of whole blocks of [`RECORD_ALIGNMENT`] bytes that covers `range`. It may reach past the end of the
+/// file by less than one block; a read of it ends with the file. Buffered reads use it too: only whole pages can be given
+/// back to the system.
+pub fn aligned(range: Range<u64>) -> Range<u64> {
+    let alignment = RECORD_ALIGNMENT as u64;
+    range.start / alignment * alignment..range.end.next_multiple_of(alignment)
+}
+
+/// The model files, and where each expert's three matrices lie in them.
+#[derive(Debug)]
+pub struct ModelSource {
+    files: Vec<Arc<ReadFile>>,
+    layers: Vec<LayerExperts>,
+}
+
+impl ModelSource {
+    /// Opens the model files (in the numbering of [`Projection::file`](crate::Projection)) and checks that every expert
+    /// lies within its file. `layers` must have passed [`Geometry::new`](crate::Geometry::new).
+    ///
+    /// # Errors
+    /// When a file cannot be opened, does not exist in the list, or ends before an expert does.
+    pub fn open(files: &[SourceFile], layers: &[LayerExperts]) -> Result<Self, ExpertError> {
+        let files = files.iter().map(|file| ReadFile::open(&file.path)).collect::<Result<Vec<_>, _>>()?;
+        let source = Self { files, layers: layers.to_vec() };
+        source.check_ranges()?;
+        Ok(source)
+    }
+
+    fn check_ranges(&self) -> Result<(), ExpertError> {
+        for (layer, experts) in self.layers.iter().enumerate() {
+            for (projection, name) in experts.projections().into_iter().zip(PROJECTION_NAMES) {
+                let file = self.files.get(projection.file).ok_or_else(|| ExpertError::Geometry {
+                    layer,
+                    detail: format!(
+                        "{name} lies in file {}, but there are {}",
+                        projection.file,
+                        self.files.len()
+                    ),
+                })?;
+                for expert in 0..experts.expert_count {
+                    let bytes = projection.expert_bytes() as u64;
+                    let offset = projection.offsets.offset(expert);
+                    let range = offset.and_then(|start| Some(start..start.checked_add(bytes)?));
+                    let range = range.ok_or_else(|| ExpertError::Geometry {
+                        layer,
+                        detail: format!("{name} has no valid offset for expert {expert}"),
+                    })?;
+                    if range.end > file.length() {
+                        return Err(ExpertError::Truncated {
+                            path: file.path().to_owned(),
+                            offset: range.start,
+                            end: range.end,
+                            length: file.length(),
+                        });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The model files.
+    pub fn files(&self) -> &[Arc<ReadFile>] {
+        &self.files
+    }
+
+    /// The layers as given.
+    pub fn layers(&self) -> &[LayerExperts] {
+        &self.layers
+    }
+
+    /// The bytes of projection `part` (0 gate, 1 up, 2 down) of one expert: file and range.
+    pub fn range(&self, key: ExpertKey, part: usize) -> (&Arc<ReadFile>, Range<u64>) {
+        let projection = self.layers[key.layer as usize].projections()[part];
+        let start = projection.offsets.offset(key.expert as usize);
+        let start = start.expect("every offset was checked when the source was opened");
+        (&self.files[projection.file], start..start + projection.expert_bytes() as u64)
+    }
+}

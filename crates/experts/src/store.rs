@@ -1,0 +1,304 @@
+//! The expert store: slots, who is in them, and the reads that fill them.
+//!
+//! [`ExpertStore::begin`] opens a [`Visit`]: the experts that the router chose in one layer. Those in memory are pinned at
+//! once, reads for the others start, and [`Visit::next_ready`] hands out records as they are there, hits first. However
+//! many experts are asked for, one slot is enough; each missing expert is read once.
+//! Between visits nothing is in flight. Does no arithmetic on weights, decides no routing.
+//!
+//! Invariants: a record is read only while pinned and only unpinned slots are refilled (`slots`); memory of a running
+//! read belongs to the read (`slots`); after warm-up nothing here allocates. Read next: `loader`, `policy`.
+
+use std::path::PathBuf;
+
+use coldpress_formats::SourceFile;
+use coldpress_memory::{Ledger, Purpose};
+use coldpress_workers::Team;
+
+use crate::error::ExpertError;
+use crate::geometry::{ExpertKey, Geometry, LayerExperts};
+use crate::loader::{Destination, Landed, Loader, Origin};
+use crate::pack::PackFile;
+use crate::policy::{EvictionPolicy, PerLayerLru};
+use crate::reader::{ReaderChoice, open_reader};
+use crate::slots::{SlotMemory, SlotTable};
+use crate::source::ModelSource;
+use crate::visit::{Visit, VisitState};
+
+/// Experts read at the same time unless told otherwise: enough for common SSDs to reach their full rate with reads of
+/// about a megabyte.
+pub const READ_AHEAD_DEFAULT: usize = 8;
+
+/// Who holds the experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residency {
+    /// Every expert has a slot of its own, of exactly its size.
+    Resident,
+    /// A number of equal slots, each large enough for any record.
+    Streamed {
+        /// Number of slots, at least 1.
+        slots: usize,
+    },
+}
+
+/// What an [`ExpertStore`] is made of.
+pub struct StoreConfig {
+    /// The experts of each routed layer.
+    pub layers: Vec<LayerExperts>,
+    /// The model files, in the numbering of [`Projection::file`](crate::Projection). Not opened when there is a pack.
+    pub files: Vec<SourceFile>,
+    /// The pack, if there is one.
+    pub pack: Option<PackFile>,
+    /// Pays for slots and read ring.
+    pub ledger: Ledger,
+    /// Who holds the experts.
+    pub residency: Residency,
+    /// How to read.
+    pub reader: ReaderChoice,
+    /// Which record gives way; `None` for [`PerLayerLru`].
+    pub policy: Option<Box<dyn EvictionPolicy>>,
+    /// Experts in flight at the same time, at least 1; see [`READ_AHEAD_DEFAULT`].
+    pub read_ahead: usize,
+}
+
+/// Counters since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ExpertStatistics {
+    /// Requested experts that were in memory.
+    pub hits: u64,
+    /// Requested experts that had to be read.
+    pub misses: u64,
+    /// Records that gave way to others.
+    pub evictions: u64,
+    /// Reads handed to the reader, further tries included.
+    pub reads: u64,
+    /// Bytes of records or source matrices that arrived, without alignment.
+    pub bytes_read: u64,
+    /// Bytes asked of the device, alignment and further tries included.
+    pub device_bytes_read: u64,
+    /// Further tries after short reads and transient errors.
+    pub read_retries: u64,
+    /// Records read again because their check failed.
+    pub records_read_again: u64,
+    /// Time in which the caller could do nothing but wait for the disk, in microseconds.
+    pub disk_wait_us: u64,
+    /// Time spent on verifying and arranging records, in microseconds.
+    pub arrange_us: u64,
+}
+
+/// See the module header.
+pub struct ExpertStore {
+    pub(crate) geometry: Geometry,
+    pub(crate) residency: Residency,
+    pub(crate) loader: Loader,
+    pub(crate) slots: SlotTable,
+    /// Streamed: slots that hold nothing.
+    free_slots: Vec<usize>,
+    /// Per record: the slot that holds or loads it.
+    pub(crate) slot_of_record: Vec<Option<u32>>,
+    pub(crate) policy: Box<dyn EvictionPolicy>,
+    /// Counts uses of records; the next stamp.
+    pub(crate) clock: u64,
+    pub(crate) visit: VisitState,
+    pub(crate) landed: Vec<Landed>,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    evictions: u64,
+    notices: Vec<String>,
+}
+
+impl ExpertStore {
+    /// Opens the files, makes the reader and reserves all memory.
+    ///
+    /// # Errors
+    /// When shapes do not fit together, a file is missing or too short, or the budget has no room.
+    pub fn open(config: StoreConfig) -> Result<Self, ExpertError> {
+        let geometry = Geometry::new(&config.layers)?;
+        let origin = open_origin(config.pack, &config.files, &config.layers, &geometry)?;
+        if config.read_ahead == 0 {
+            return Err(ExpertError::Configuration(
+                "read_ahead is 0; at least 1 expert must be in flight".into(),
+            ));
+        }
+        let mut notices: Vec<String> = match &origin {
+            Origin::Pack(pack) => pack.file().notice().into_iter().collect(),
+            Origin::Model(source) => source.files().iter().filter_map(|file| file.notice()).collect(),
+        };
+        let (reader, notice) = open_reader(config.reader, config.read_ahead * origin.reads_per_record())?;
+        notices.extend(notice);
+        let lengths = match config.residency {
+            Residency::Resident => {
+                geometry.keys().map(|key| geometry.layer(key.layer as usize).record_bytes).collect()
+            }
+            Residency::Streamed { slots } => vec![geometry.record_bytes_max(); slots],
+        };
+        if lengths.is_empty() {
+            return Err(ExpertError::Configuration("a streamed store needs at least 1 slot".into()));
+        }
+        let loader = Loader::new(origin, reader, config.read_ahead, &config.ledger)?;
+        let slots = SlotTable::new(SlotMemory::carve(&config.ledger, Purpose::ExpertSlots, &lengths)?);
+        let expert_counts: Vec<usize> = config.layers.iter().map(|layer| layer.expert_count).collect();
+        // Room for the reads in flight, but never the larger part of a small cache.
+        let floating = config.read_ahead.min(slots.len() / 4);
+        let policy = config
+            .policy
+            .unwrap_or_else(|| Box::new(PerLayerLru::new(slots.len(), floating, &expert_counts)));
+        let expert_count_max = expert_counts.iter().copied().max().unwrap_or(0);
+        Ok(Self {
+            free_slots: (0..slots.len()).rev().collect(),
+            slot_of_record: vec![None; geometry.record_count()],
+            visit: VisitState::new(expert_count_max),
+            landed: Vec::with_capacity(config.read_ahead),
+            geometry,
+            residency: config.residency,
+            loader,
+            slots,
+            policy,
+            clock: 0,
+            hits: 0,
+            misses: 0,
+            evictions: 0,
+            notices,
+        })
+    }
+
+    /// Layout and numbering of the records.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Number of slots.
+    pub fn slot_count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Name of the reader in use.
+    pub fn reader_name(&self) -> &'static str {
+        self.loader.reader_name()
+    }
+
+    /// Name of the eviction policy in use.
+    pub fn policy_name(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    /// The pack file in use, if any.
+    pub fn pack_path(&self) -> Option<PathBuf> {
+        match self.loader.origin() {
+            Origin::Pack(pack) => Some(pack.file().path().to_owned()),
+            Origin::Model(_) => None,
+        }
+    }
+
+    /// Second choices that had to be taken at open, one line each, for the log.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// Counters since the store was opened.
+    pub fn statistics(&self) -> ExpertStatistics {
+        let (load, read) = self.loader.statistics();
+        ExpertStatistics {
+            hits: self.hits,
+            misses: self.misses,
+            evictions: self.evictions,
+            reads: read.reads,
+            bytes_read: load.bytes_read,
+            device_bytes_read: read.device_bytes,
+            read_retries: read.retries,
+            records_read_again: load.records_read_again,
+            disk_wait_us: read.wait_us,
+            arrange_us: load.arrange_us,
+        }
+    }
+
+    /// Begins a visit to `experts` (each named once) of routed layer `layer`: pins those in memory and starts to read the
+    /// others, in disk order, as far as slots and reader allow.
+    ///
+    /// A later place in the list counts as a later use. A prefill chunk should therefore name the experts of its last
+    /// tokens last: they stay when there are more experts than slots.
+    ///
+    /// # Errors
+    /// [`ExpertError::Request`] for an expert that does not exist or is named twice (nothing has happened then);
+    /// [`ExpertError::Reader`] when the reader is broken.
+    pub fn begin(&mut self, layer: usize, experts: &[u32]) -> Result<Visit<'_>, ExpertError> {
+        Visit::begin(self, layer, experts)
+    }
+
+    /// Reads every expert that is not in memory, layer by layer. `progress` gets bytes of records done and in total.
+    ///
+    /// Meant for [`Residency::Resident`]; with fewer slots than experts the first ones have given way at the end.
+    ///
+    /// # Errors
+    /// The first read or check that fails.
+    pub fn preload_all(
+        &mut self,
+        team: &Team<'_>,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<(), ExpertError> {
+        let total = self.geometry.records_bytes();
+        let mut done = 0;
+        for layer in 0..self.geometry.layer_count() {
+            let experts: Vec<u32> = (0..self.geometry.expert_count(layer) as u32).collect();
+            let record_bytes = self.geometry.layer(layer).record_bytes as u64;
+            let mut visit = self.begin(layer, &experts)?;
+            while let Some(ready) = visit.next_ready(team)? {
+                done += ready.len() as u64 * record_bytes;
+                progress(done, total);
+            }
+        }
+        Ok(())
+    }
+
+    /// A free slot for `key`, made free if need be; `None` when nothing may give way at this moment.
+    pub(crate) fn acquire_slot(&mut self, key: ExpertKey) -> Option<usize> {
+        if self.residency == Residency::Resident {
+            return Some(self.geometry.record_index(key));
+        }
+        if let Some(slot) = self.free_slots.pop() {
+            return Some(slot);
+        }
+        let slots = &self.slots;
+        let slot = self.policy.victim(key.layer, &|slot| slots.is_evictable(slot))?;
+        let evicted = self.slots.evict(slot);
+        self.forget(evicted, slot);
+        self.evictions += 1;
+        Some(slot)
+    }
+
+    /// Hands the memory of `slot` to a read of `key`.
+    pub(crate) fn start_load(&mut self, key: ExpertKey, slot: usize, position: usize, stamp: u64) {
+        let memory = self.slots.begin_load(slot, key);
+        self.slot_of_record[self.geometry.record_index(key)] = Some(slot as u32);
+        self.policy.inserted(slot, key, stamp);
+        self.loader.start(key, Destination { slot, position }, memory);
+    }
+
+    /// Takes back the memory of a load that gave no record.
+    pub(crate) fn abandon(&mut self, key: ExpertKey, slot: usize, memory: SlotMemory) {
+        self.slots.abandon(slot, memory);
+        self.forget(key, slot);
+        if self.residency != Residency::Resident {
+            self.free_slots.push(slot);
+        }
+    }
+
+    fn forget(&mut self, key: ExpertKey, slot: usize) {
+        self.slot_of_record[self.geometry.record_index(key)] = None;
+        self.policy.removed(slot);
+    }
+}
+
+fn open_origin(
+    pack: Option<PackFile>,
+    files: &[SourceFile],
+    layers: &[LayerExperts],
+    geometry: &Geometry,
+) -> Result<Origin, ExpertError> {
+    match pack {
+        Some(pack) => {
+            pack.check_geometry(geometry)?;
+            Ok(Origin::Pack(pack))
+        }
+        None => Ok(Origin::Model(ModelSource::open(files, layers)?)),
+    }
+}

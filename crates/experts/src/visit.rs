@@ -1,0 +1,262 @@
+//! One visit: the experts that a layer needs now, handed out as they arrive.
+//!
+//! ```text
+//!   requested -- in memory: pinned --------------------------> ready -> handed out (pinned) -> unpinned
+//!            \-- pending -- slot and place free: reading ----/
+//!                                              \-- failed: one error
+//! ```
+//!
+//! Every requested expert is either handed out once or reported by exactly one error; after an error the others are still
+//! to be had. Dropping a visit waits for its reads and unpins everything, so between visits nothing is in flight.
+
+use coldpress_workers::Team;
+
+use crate::error::ExpertError;
+use crate::geometry::ExpertKey;
+use crate::loader::Destination;
+use crate::record::RecordRef;
+use crate::store::ExpertStore;
+
+/// A record that is pinned for the visit.
+#[derive(Clone, Copy, Debug)]
+struct Pinned {
+    position: usize,
+    slot: usize,
+}
+
+/// The lists of the current visit. They belong to the store and keep their memory from visit to visit.
+#[derive(Debug)]
+pub(crate) struct VisitState {
+    layer: u32,
+    experts: Vec<u32>,
+    /// Positions not yet reading, the next one last.
+    pending: Vec<usize>,
+    ready: Vec<Pinned>,
+    handed_out: Vec<Pinned>,
+    errors: Vec<ExpertError>,
+    /// Stamp of position 0.
+    first_stamp: u64,
+    /// Per expert: number of the last visit that named it.
+    named_in: Vec<u64>,
+    number: u64,
+}
+
+impl VisitState {
+    pub(crate) fn new(expert_count_max: usize) -> Self {
+        Self {
+            layer: 0,
+            experts: Vec::with_capacity(expert_count_max),
+            pending: Vec::with_capacity(expert_count_max),
+            ready: Vec::with_capacity(expert_count_max),
+            handed_out: Vec::with_capacity(expert_count_max),
+            errors: Vec::new(),
+            first_stamp: 0,
+            named_in: vec![0; expert_count_max],
+            number: 0,
+        }
+    }
+
+    fn key(&self, position: usize) -> ExpertKey {
+        ExpertKey { layer: self.layer, expert: self.experts[position] }
+    }
+}
+
+/// See [`ExpertStore::begin`].
+pub struct Visit<'s> {
+    store: &'s mut ExpertStore,
+}
+
+impl<'s> Visit<'s> {
+    pub(crate) fn begin(
+        store: &'s mut ExpertStore,
+        layer: usize,
+        experts: &[u32],
+    ) -> Result<Self, ExpertError> {
+        // Only after a visit that was leaked instead of dropped is there anything to close.
+        store.close_visit()?;
+        store.check_request(layer, experts)?;
+        let visit = Self { store };
+        visit.store.open_visit(layer as u32, experts);
+        visit.store.start_loads()?;
+        Ok(visit)
+    }
+
+    /// The records that are ready now, or `None` when every requested expert has been handed out or reported.
+    ///
+    /// Blocks only if nothing is ready. The records of the previous call are unpinned: their slots serve the next reads.
+    ///
+    /// # Errors
+    /// One expert could not be read, or its record is damaged. Calling again gives the other experts.
+    pub fn next_ready(&mut self, team: &Team<'_>) -> Result<Option<Ready<'_>>, ExpertError> {
+        let store = &mut *self.store;
+        store.release_handed_out();
+        store.start_loads()?;
+        loop {
+            let visit = &store.visit;
+            let nothing_ready = visit.ready.is_empty() && visit.errors.is_empty();
+            store.land(nothing_ready, Some(team))?;
+            store.start_loads()?;
+            let visit = &mut store.visit;
+            if let Some(error) = visit.errors.pop() {
+                return Err(error);
+            }
+            if !visit.ready.is_empty() {
+                std::mem::swap(&mut visit.ready, &mut visit.handed_out);
+                return Ok(Some(Ready { store }));
+            }
+            if store.loader.in_flight() == 0 {
+                let left = store.visit.pending.len();
+                assert!(left == 0, "policy {} frees no slot although none is in use", store.policy.name());
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        // A broken reader is reported by the next `begin`.
+        let _ = self.store.close_visit();
+    }
+}
+
+/// Records that are ready, pinned until the next call of [`Visit::next_ready`] or the end of the visit.
+#[derive(Clone, Copy)]
+pub struct Ready<'v> {
+    store: &'v ExpertStore,
+}
+
+impl<'v> Ready<'v> {
+    /// Number of records, at least 1.
+    pub fn len(&self) -> usize {
+        self.store.visit.handed_out.len()
+    }
+
+    /// Whether there is none; never the case.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Record `index` with the position of its expert in the requested list.
+    ///
+    /// # Panics
+    /// When `index` is not below [`Ready::len`].
+    pub fn get(&self, index: usize) -> (usize, RecordRef<'v>) {
+        let Pinned { position, slot } = self.store.visit.handed_out[index];
+        let geometry = self.store.geometry.layer(self.store.visit.layer as usize);
+        (position, RecordRef::new(geometry, self.store.slots.record(slot)))
+    }
+
+    /// Every record with the position of its expert in the requested list.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (usize, RecordRef<'v>)> + use<'v> {
+        let ready = *self;
+        (0..ready.len()).map(move |index| ready.get(index))
+    }
+}
+
+/// What a visit does to the store.
+impl ExpertStore {
+    fn check_request(&mut self, layer: usize, experts: &[u32]) -> Result<(), ExpertError> {
+        let expert_count =
+            if layer < self.geometry.layer_count() { self.geometry.expert_count(layer) } else { 0 };
+        let visit = &mut self.visit;
+        visit.number += 1;
+        for expert in experts {
+            let mut times = 1;
+            if (*expert as usize) < expert_count {
+                let last = std::mem::replace(&mut visit.named_in[*expert as usize], visit.number);
+                if last != visit.number {
+                    continue;
+                }
+                times = 2;
+            }
+            let key = ExpertKey { layer: u32::try_from(layer).unwrap_or(u32::MAX), expert: *expert };
+            return Err(ExpertError::Request { key, times, expert_count });
+        }
+        Ok(())
+    }
+
+    /// Pins what is in memory, lists what is not.
+    fn open_visit(&mut self, layer: u32, experts: &[u32]) {
+        let visit = &mut self.visit;
+        visit.layer = layer;
+        visit.experts.clear();
+        visit.experts.extend_from_slice(experts);
+        visit.first_stamp = self.clock;
+        self.clock += experts.len() as u64;
+        for position in 0..experts.len() {
+            match self.slot_of_record[self.geometry.record_index(visit.key(position))] {
+                Some(slot) => {
+                    let slot = slot as usize;
+                    self.slots.pin(slot);
+                    self.policy.used(slot, visit.first_stamp + position as u64);
+                    visit.ready.push(Pinned { position, slot });
+                }
+                None => visit.pending.push(position),
+            }
+        }
+        self.hits += visit.ready.len() as u64;
+        self.misses += visit.pending.len() as u64;
+        let origin = self.loader.origin();
+        let (experts, layer) = (&visit.experts, visit.layer);
+        visit.pending.sort_unstable_by_key(|position| {
+            std::cmp::Reverse(origin.disk_position(ExpertKey { layer, expert: experts[*position] }))
+        });
+    }
+
+    /// Starts to read pending experts as far as places and slots allow.
+    fn start_loads(&mut self) -> Result<(), ExpertError> {
+        while self.loader.has_room()
+            && let Some(position) = self.visit.pending.last().copied()
+        {
+            let key = self.visit.key(position);
+            let Some(slot) = self.acquire_slot(key) else { break };
+            self.visit.pending.pop();
+            self.start_load(key, slot, position, self.visit.first_stamp + position as u64);
+        }
+        self.loader.submit()
+    }
+
+    /// Takes what has landed into the slots. Without a team everything that comes back is discarded.
+    fn land(&mut self, wait: bool, team: Option<&Team<'_>>) -> Result<(), ExpertError> {
+        let reaped = self.loader.reap(wait, &self.geometry, team, &mut self.landed);
+        while let Some(landed) = self.landed.pop() {
+            let Destination { slot, position } = landed.destination;
+            match landed.result {
+                Ok(()) => {
+                    self.slots.land(slot, landed.memory);
+                    self.slots.pin(slot);
+                    self.visit.ready.push(Pinned { position, slot });
+                }
+                Err(error) => {
+                    self.abandon(landed.key, slot, landed.memory);
+                    self.visit.errors.push(error);
+                }
+            }
+        }
+        reaped
+    }
+
+    fn release_handed_out(&mut self) {
+        while let Some(pinned) = self.visit.handed_out.pop() {
+            self.slots.unpin(pinned.slot);
+        }
+    }
+
+    /// Waits for every read in flight, gives their memory back to the slots and unpins everything.
+    ///
+    /// Fails when the reader is broken and keeps the memory of its reads.
+    fn close_visit(&mut self) -> Result<(), ExpertError> {
+        self.visit.pending.clear();
+        self.release_handed_out();
+        while let Some(pinned) = self.visit.ready.pop() {
+            self.slots.unpin(pinned.slot);
+        }
+        let mut closed = Ok(());
+        while self.loader.in_flight() > 0 && closed.is_ok() {
+            closed = self.land(true, None);
+        }
+        self.visit.errors.clear();
+        closed
+    }
+}
