@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 mod backoff;
+mod disjoint;
 mod gate;
 mod job;
 mod pool;

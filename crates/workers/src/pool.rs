@@ -1,11 +1,11 @@
 //! The public face: [`Workers`] owns the threads, [`Team`] is what a caller holds between the start and the end of
 //! `enter`. Nesting is refused here.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use crate::backoff::SpinLimit;
 use crate::region::{Shared, Turn};
-use crate::sync::{Arc, thread};
+use crate::sync::{Arc, in_team, set_in_team, thread};
 
 /// Most threads of one pool, the caller included.
 pub const THREADS_MAX: usize = 512;
@@ -13,11 +13,6 @@ const _: () = assert!(THREADS_MAX <= crate::gate::COUNTER_MAX);
 
 /// Stack reserved per worker thread; address space, of which only touched pages count as memory.
 pub const WORKER_STACK_BYTES: usize = 2 << 20;
-
-std::thread_local! {
-    /// Whether this thread is inside a team, as its caller or as a worker.
-    static IN_TEAM: Cell<bool> = const { Cell::new(false) };
-}
 
 /// A fixed set of threads. They sleep unless a caller is inside [`Workers::enter`]; dropping the pool ends them.
 #[derive(Debug)]
@@ -43,7 +38,7 @@ impl Workers {
                 .name(format!("coldpress-{worker}"))
                 .stack_size(WORKER_STACK_BYTES)
                 .spawn(move || {
-                    IN_TEAM.set(true);
+                    set_in_team(true);
                     shared.work(worker, &mut SpinLimit::new(crowded));
                 });
             match spawned {
@@ -98,15 +93,15 @@ struct InTeam;
 
 impl InTeam {
     fn begin() -> Self {
-        assert!(!IN_TEAM.get(), "Workers::enter was called from inside a team: regions do not nest");
-        IN_TEAM.set(true);
+        assert!(!in_team(), "Workers::enter was called from inside a team: regions do not nest");
+        set_in_team(true);
         Self
     }
 }
 
 impl Drop for InTeam {
     fn drop(&mut self) {
-        IN_TEAM.set(false);
+        set_in_team(false);
     }
 }
 
@@ -154,5 +149,33 @@ impl Team<'_> {
             return;
         }
         self.turn.borrow_mut().run_region(chunk_count, &body);
+    }
+
+    /// Cuts `data` into parts of `part_len` elements (the last may be shorter) and runs
+    /// `body(part index, part, worker)` once for each, as [`Team::for_each_chunk`] does.
+    ///
+    /// # Panics
+    ///
+    /// When `part_len` is 0, and as [`Team::for_each_chunk`].
+    pub fn for_each_part_mut<T, F>(&self, data: &mut [T], part_len: usize, body: F)
+    where
+        T: Send,
+        F: Fn(usize, &mut [T], usize) + Sync,
+    {
+        crate::disjoint::for_each_part_mut(self, data, part_len, body);
+    }
+
+    /// Runs `body(chunk, scratch)` once for each chunk, as [`Team::for_each_chunk`] does, with one element of `scratch`
+    /// per thread.
+    ///
+    /// # Panics
+    ///
+    /// When `scratch` has fewer elements than the team has threads, and as [`Team::for_each_chunk`].
+    pub fn for_each_chunk_with<S, F>(&self, scratch: &mut [S], chunk_count: usize, body: F)
+    where
+        S: Send,
+        F: Fn(usize, &mut S) + Sync,
+    {
+        crate::disjoint::for_each_chunk_with(self, scratch, chunk_count, body);
     }
 }

@@ -55,3 +55,21 @@ pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexG
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct OwnLine<T>(pub(crate) T);
+
+#[cfg(loom)]
+loom::thread_local! {
+    static IN_TEAM: std::cell::Cell<bool> = std::cell::Cell::new(false);
+}
+#[cfg(not(loom))]
+std::thread_local! {
+    static IN_TEAM: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether the calling thread is inside a team, as its caller or as a worker.
+pub(crate) fn in_team() -> bool {
+    IN_TEAM.with(std::cell::Cell::get)
+}
+
+pub(crate) fn set_in_team(inside: bool) {
+    IN_TEAM.with(|flag| flag.set(inside));
+}
