@@ -1,0 +1,222 @@
+//! Chat templates: messages to a prompt, as transformers renders them.
+//!
+//! Templates are untrusted programs. They run in minijinja without access to the host, with limits on steps,
+//! memory, recursion and output; a template that fails is an error with its line, never another prompt.
+//! Settings follow transformers (`utils/chat_template_utils.py`): trim_blocks, lstrip_blocks, loop controls, its
+//! `tojson`, `raise_exception` and `strftime_now`. How user text is kept apart from control tokens: `guard.rs`.
+
+use std::io;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Value, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
+use regex::Regex;
+use serde_json::Map;
+
+use crate::TextError;
+use crate::date::DateTime;
+use crate::guard::ControlLookAlikes;
+use crate::message::Message;
+use crate::python_json;
+use crate::render_input::{Marking, RenderInput};
+
+/// Largest template source. The largest known real ones are around 20 KB.
+const SOURCE_LIMIT_BYTES: usize = 1 << 20;
+
+/// Steps every render may take, and bytes / 64 it may build. Real templates need a few hundred per message.
+const BASE_FUEL: u64 = 1_000_000;
+
+/// Further fuel per byte of input: lets a template copy its input dozens of times.
+const FUEL_PER_INPUT_BYTE: u64 = 2;
+
+/// Output every render may write, and further output per byte of input.
+const BASE_OUTPUT_BYTES: usize = 4 << 20;
+const OUTPUT_PER_INPUT_BYTE: usize = 8;
+
+const RECURSION_LIMIT: usize = 200;
+
+const TEMPLATE_NAME: &str = "chat";
+
+/// Context variable that tells filters the mark of user text. No template can name it.
+pub(crate) const MARK_VARIABLE: &str = "mark of user text";
+
+/// What a render needs beside the messages.
+#[derive(Clone, Debug, Default)]
+pub struct RenderOptions {
+    /// End the prompt where the assistant's answer begins.
+    pub add_generation_prompt: bool,
+    /// The date that `strftime_now` gives; without one, a template that asks for the date fails.
+    pub date: Option<DateTime>,
+    /// Further template variables (`tools`, `documents`, `enable_thinking`). Strings in them count as user text.
+    pub extra: Map<String, serde_json::Value>,
+}
+
+/// A chat template, compiled once and rendered many times.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    bos_token: String,
+    eos_token: String,
+}
+
+impl ChatTemplate {
+    /// Compiles the source of `tokenizer.chat_template`; `bos_token` and `eos_token` are the texts the template may
+    /// write for them (empty if the model has none).
+    ///
+    /// # Errors
+    /// If the source is too large or does not parse.
+    pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<ChatTemplate, TextError> {
+        if source.len() > SOURCE_LIMIT_BYTES {
+            return Err(TextError::TemplateTooLarge { bytes: source.len(), limit: SOURCE_LIMIT_BYTES });
+        }
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.expect("the default delimiters are valid"));
+        environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+        environment.set_auto_escape_callback(|_| AutoEscape::None);
+        environment.set_recursion_limit(RECURSION_LIMIT);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("tojson", python_json::tojson);
+        environment.add_test("sequence", is_sequence);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_template_owned(TEMPLATE_NAME, without_generation_tags(source)).map_err(|error| {
+            TextError::TemplateSyntax { line: error.line().unwrap_or(0), message: describe(&error) }
+        })?;
+        Ok(ChatTemplate { environment, bos_token: bos_token.to_owned(), eos_token: eos_token.to_owned() })
+    }
+
+    /// The prompt as text, for inspection. To get ids use [`crate::Tokenizer::encode_chat`]: a prompt that passed through
+    /// text can no longer tell the template's control tokens from a user's.
+    ///
+    /// # Errors
+    /// If a message is malformed, the template fails or refuses, or a limit is hit.
+    pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, TextError> {
+        let input = RenderInput::new(messages, &options.extra, Marking::None)?;
+        self.render_input(input, options)
+    }
+
+    /// Renders with look-alikes of control tokens in user text broken up; also gives the mark to drop.
+    pub(crate) fn render_marked(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+        look_alikes: &ControlLookAlikes,
+    ) -> Result<(String, char), TextError> {
+        let template = self.environment.get_template(TEMPLATE_NAME).expect("added in new()");
+        let trusted = [template.source(), &self.bos_token, &self.eos_token];
+        let mark = crate::render_input::free_mark(messages, &options.extra, &trusted)?;
+        let input = RenderInput::new(messages, &options.extra, Marking::Break { look_alikes, mark })?;
+        Ok((self.render_input(input, options)?, mark))
+    }
+
+    fn render_input(&self, input: RenderInput, options: &RenderOptions) -> Result<String, TextError> {
+        let bytes = input.bytes;
+        let mut environment = self.environment.clone();
+        let fuel = BASE_FUEL.saturating_add(FUEL_PER_INPUT_BYTE.saturating_mul(bytes as u64));
+        environment.set_fuel(Some(fuel));
+        let date = options.date;
+        environment.add_function("strftime_now", move |format: String| strftime(date, &format));
+        let template = environment.get_template(TEMPLATE_NAME).expect("added in new()");
+        let context = input.into_context([
+            ("bos_token", Value::from(self.bos_token.as_str())),
+            ("eos_token", Value::from(self.eos_token.as_str())),
+            ("add_generation_prompt", Value::from(options.add_generation_prompt)),
+        ]);
+        let mut out = LimitedOutput {
+            bytes: Vec::new(),
+            limit: BASE_OUTPUT_BYTES.saturating_add(OUTPUT_PER_INPUT_BYTE.saturating_mul(bytes)),
+            exceeded: false,
+        };
+        let result = template.render_captured_to(context, &mut out).map(drop);
+        match result {
+            Ok(()) => Ok(String::from_utf8(out.bytes).expect("minijinja writes whole strings")),
+            Err(error) => Err(render_error(&error, out.exceeded.then_some(out.limit))),
+        }
+    }
+}
+
+/// Collects output and refuses more than `limit` bytes.
+struct LimitedOutput {
+    bytes: Vec<u8>,
+    limit: usize,
+    exceeded: bool,
+}
+
+impl io::Write for LimitedOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.limit {
+            self.exceeded = true;
+            return Err(io::Error::other("output limit"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// `{% generation %}` marks the assistant's text for training and has no meaning here. A block that always runs takes
+/// its place, so that white-space control and line numbers stay as they are.
+fn without_generation_tags(source: &str) -> String {
+    let tag =
+        |name: &str| Regex::new(&format!(r"\{{%([-+]?)\s*{name}\s*([-+]?)%\}}")).expect("a constant pattern");
+    let opened = tag("generation").replace_all(source, "{%${1} if true ${2}%}");
+    tag("endgeneration").replace_all(&opened, "{%${1} endif ${2}%}").into_owned()
+}
+
+/// The `raise_exception` of a template, told apart from failures by its type.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refusal(String);
+
+fn raise_exception(message: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Refusal(message)))
+}
+
+fn strftime(date: Option<DateTime>, format: &str) -> Result<String, Error> {
+    let failed = |message: String| Error::new(ErrorKind::InvalidOperation, message);
+    let date =
+        date.ok_or_else(|| failed("strftime_now: the template asks for the date and none was given".into()))?;
+    date.format(format)
+        .map_err(|directive| failed(format!("strftime_now: the directive {directive} is not known")))
+}
+
+/// Jinja2 asks for a length and indexing, so that strings and mappings count as well.
+fn is_sequence(_state: &State, value: &Value) -> bool {
+    let indexed = matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map);
+    indexed || value.is_undefined()
+}
+
+fn describe(error: &Error) -> String {
+    match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    }
+}
+
+fn render_error(error: &Error, output_limit: Option<usize>) -> TextError {
+    let mut line = error.line().unwrap_or(0);
+    let mut kind = error.kind();
+    let mut message = describe(error);
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        if let Some(refusal) = cause.downcast_ref::<Refusal>() {
+            return TextError::TemplateRefused { line, message: refusal.0.clone() };
+        }
+        if let Some(inner) = cause.downcast_ref::<Error>() {
+            line = inner.line().unwrap_or(line);
+            kind = inner.kind();
+            message = format!("{message}: {}", describe(inner));
+        }
+        source = cause.source();
+    }
+    if let Some(limit) = output_limit {
+        let message = format!("more than {limit} bytes of output for this input");
+        return TextError::TemplateTooExpensive { line, message };
+    }
+    match kind {
+        ErrorKind::OutOfFuel => TextError::TemplateTooExpensive { line, message },
+        _ => TextError::TemplateRender { line, message },
+    }
+}
