@@ -1,1 +1,138 @@
-//! Under construction.
+//! Causal grouped-query attention over a KV cache.
+//!
+//! Owns the product of queries, cached keys and cached values. Keys are visited in position order, in blocks of 64 and
+//! spans of 512 at fixed positions, with an online softmax (FlashAttention-2, Dao 2023, arXiv:2307.08691); spans are merged in
+//! order. So the result of a query is a function of that query and of the keys it sees, bit for bit: it does not
+//! depend on the rows beside it, on the threads or on the instruction set. Refuses to allocate: the caller brings scratch memory
+//! of [`AttentionShape::scratch_len`]. `schedule.rs` deals the work to threads, `span.rs` is the definition of the result.
+
+mod block;
+mod schedule;
+mod span;
+mod state;
+mod tile;
+
+use coldpress_workers::Team;
+use half::f16;
+
+use crate::Kernels;
+
+/// Keys of a block: scores of one block are in memory at a time.
+const BLOCK_KEYS: usize = 64;
+/// Keys of a span: the unit that may run on a thread of its own.
+const SPAN_KEYS: usize = 8 * BLOCK_KEYS;
+
+/// The cached keys and values, each `[positions, kv_heads * head_dim]`, position 0 first.
+#[derive(Clone, Copy, Debug)]
+pub enum KvRows<'a> {
+    /// Half precision.
+    F16 {
+        /// Keys.
+        keys: &'a [f16],
+        /// Values.
+        values: &'a [f16],
+    },
+    /// Single precision.
+    F32 {
+        /// Keys.
+        keys: &'a [f32],
+        /// Values.
+        values: &'a [f32],
+    },
+}
+
+impl KvRows<'_> {
+    /// Elements of the shorter of the two.
+    fn len(&self) -> usize {
+        match self {
+            KvRows::F16 { keys, values } => keys.len().min(values.len()),
+            KvRows::F32 { keys, values } => keys.len().min(values.len()),
+        }
+    }
+}
+
+/// Heads of an attention layer. Query head `h` reads KV head `h / (heads / kv_heads)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionShape {
+    /// Query heads, a multiple of `kv_heads`.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Elements of one head; any number above zero.
+    pub head_dim: usize,
+}
+
+impl AttentionShape {
+    /// Elements of a query row and of an output row.
+    pub const fn query_row_len(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Elements of a key row and of a value row.
+    pub const fn kv_row_len(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// Elements (f32) of scratch memory that are enough for calls with up to `rows` query rows on a team of up to
+    /// `threads`. Depends on nothing else: not on positions, window or cache type. It stops growing with `rows` at the
+    /// largest block of rows that one thread takes.
+    pub fn scratch_len(&self, rows: usize, threads: usize) -> usize {
+        schedule::scratch_len(self, rows, threads)
+    }
+
+    /// Query heads per KV head.
+    const fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+}
+
+/// One attention call; see [`attention`].
+#[derive(Debug)]
+pub struct Attention<'a> {
+    /// Heads of the layer.
+    pub shape: AttentionShape,
+    /// `[rows, heads * head_dim]`, after norms and rotary embedding.
+    pub query: &'a [f32],
+    /// Position of the first query row; row `r` sees positions up to `first_position + r`.
+    pub first_position: usize,
+    /// At least `first_position + rows` positions; later ones are not read.
+    pub cache: KvRows<'a>,
+    /// Factor of the scores, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Sliding window: a row sees this many positions at most, itself included.
+    pub window: Option<usize>,
+    /// One logit per query head that takes part in the softmax without a value (gpt-oss attention sinks).
+    pub sinks: Option<&'a [f32]>,
+    /// `[rows, heads * head_dim]`.
+    pub out: &'a mut [f32],
+    /// At least [`AttentionShape::scratch_len`] elements; contents do not matter.
+    pub scratch: &'a mut [f32],
+}
+
+/// `out[row, head] = sum over visible positions p of softmax_p(scale * query[row, head] . keys[p]) * values[p]`.
+///
+/// With `e = 2^-24`, `d = head_dim`, `k` visible keys, `D = scale * max_p(sum_i |query_i * keys_pi|)` and `V = max |values|`, each
+/// output is within `V * (2 * (d + 2) * D + k + 40) * e` (rounded up a little) of the exact result. A NaN or an infinite score makes the
+/// output of that row and head NaN and touches no other.
+///
+/// Panics when the shape, a length or the window (0) does not fit.
+pub fn attention(team: &Team<'_>, kernels: Kernels, attention: Attention<'_>) {
+    let Attention { shape, query, first_position, cache, scale, window, sinks, out, scratch } = attention;
+    assert!(shape.head_dim > 0 && shape.kv_heads > 0, "attention needs heads: {shape:?}");
+    assert!(shape.heads > 0 && shape.heads.is_multiple_of(shape.kv_heads), "heads are not groups: {shape:?}");
+    assert!(query.len().is_multiple_of(shape.query_row_len()), "query of {} for {shape:?}", query.len());
+    assert_eq!(query.len(), out.len(), "attention output and query differ in length");
+    assert!(sinks.is_none_or(|sinks| sinks.len() == shape.heads), "one attention sink per query head");
+    assert!(window != Some(0), "an attention window of 0 sees nothing");
+    let rows = query.len() / shape.query_row_len();
+    let positions = first_position.checked_add(rows).expect("positions fit usize");
+    assert!(
+        cache.len() / shape.kv_row_len() >= positions,
+        "{} cached elements are fewer than {positions} positions of {shape:?}",
+        cache.len()
+    );
+    let needed = shape.scratch_len(rows, team.threads());
+    assert!(scratch.len() >= needed, "attention scratch of {} where {needed} are needed", scratch.len());
+    let problem = span::Problem { shape, query, first_position, cache, scale, window, sinks };
+    schedule::run(team, kernels, &problem, rows, out, scratch);
+}

@@ -178,7 +178,8 @@ instantiate! {
 }
 
 instantiate! {
-    /// `x = x * sigmoid(x)`, at most 3 units in the last place from the true value; NaN at -inf (as `-inf * 0`) and at NaN.
+    /// `x = x * sigmoid(x)`, at most 3 units in the last place or 1.5e-43 from the true value; NaN at -inf (as `-inf * 0`) and at
+    /// NaN.
     pub fn silu(x: &mut [f32]) => silu_body
 }
 

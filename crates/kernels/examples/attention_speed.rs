@@ -1,0 +1,96 @@
+//! Measures attention: milliseconds per call and multiply-adds per second for decode and prefill shapes.
+//!
+//! `cargo run --release -p coldpress-kernels --example attention_speed [ISA]`
+
+use std::time::Instant;
+
+use coldpress_kernels::attention::{Attention, AttentionShape, KvRows, attention};
+use coldpress_kernels::{Isa, Kernels};
+use coldpress_workers::Workers;
+use half::f16;
+
+/// Rows of one call and positions that the last row sees.
+const CALLS: [(usize, usize); 5] = [(1, 512), (1, 8192), (8, 8192), (512, 512), (512, 8192)];
+const SHAPES: [AttentionShape; 3] = [
+    AttentionShape { heads: 32, kv_heads: 4, head_dim: 128 },
+    AttentionShape { heads: 16, kv_heads: 16, head_dim: 128 },
+    AttentionShape { heads: 64, kv_heads: 8, head_dim: 64 },
+];
+
+fn noise(len: usize, mut seed: u32) -> Vec<f32> {
+    let mut next = || {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Median seconds of a call.
+fn measure(mut call: impl FnMut()) -> f64 {
+    let mut seconds = Vec::new();
+    let start = Instant::now();
+    while seconds.len() < 5 || (start.elapsed().as_secs_f64() < 0.5 && seconds.len() < 400) {
+        let call_start = Instant::now();
+        call();
+        seconds.push(call_start.elapsed().as_secs_f64());
+    }
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
+}
+
+fn main() {
+    let isa = std::env::args().nth(1);
+    let kernels = match isa.as_deref() {
+        None => Kernels::detect(),
+        Some(name) => Isa::parse(name).and_then(Kernels::for_isa).expect("an instruction set that runs here"),
+    };
+    println!("{}", kernels.isa());
+    for shape in SHAPES {
+        println!("heads {} kv_heads {} head_dim {}", shape.heads, shape.kv_heads, shape.head_dim);
+        for (rows, positions) in CALLS {
+            let query = noise(rows * shape.query_row_len(), 1);
+            let keys: Vec<f16> =
+                noise(positions * shape.kv_row_len(), 2).into_iter().map(f16::from_f32).collect();
+            let values: Vec<f16> =
+                noise(positions * shape.kv_row_len(), 3).into_iter().map(f16::from_f32).collect();
+            let first_position = positions - rows;
+            let visible = rows * first_position + rows * (rows + 1) / 2;
+            let multiply_adds = (2 * visible * shape.query_row_len()) as f64;
+            let bytes = (4 * positions * shape.kv_row_len()) as f64;
+            for threads in [1, 2] {
+                let workers = Workers::new(threads);
+                let mut out = vec![0.0; query.len()];
+                let mut scratch = vec![0.0; shape.scratch_len(rows, threads)];
+                let seconds = workers.enter(|team| {
+                    measure(|| {
+                        let cache = KvRows::F16 { keys: &keys, values: &values };
+                        let (out, scratch) = (out.as_mut_slice(), scratch.as_mut_slice());
+                        let scale = 1.0 / (shape.head_dim as f32).sqrt();
+                        let (window, sinks) = (None, None);
+                        attention(
+                            team,
+                            kernels,
+                            Attention {
+                                shape,
+                                query: &query,
+                                first_position,
+                                cache,
+                                scale,
+                                window,
+                                sinks,
+                                out,
+                                scratch,
+                            },
+                        );
+                    })
+                });
+                println!(
+                    "  rows {rows:4} positions {positions:5} threads {threads}: {:9.3} ms  {:6.1} G multiply-adds/s  {:5.1} GB/s of cache",
+                    seconds * 1e3,
+                    multiply_adds / seconds * 1e-9,
+                    bytes / seconds * 1e-9
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! Attention of some query vectors over one span of keys: the definition of the result.
+//!
+//! Per block and query vector: scores, their maximum, weights `exp(score - maximum)` (zero for keys that are not visible), the
+//! sum of the weights in sixteen lanes, then the outputs so far times `exp(old maximum - new maximum)` plus weight times value in position
+//! order, visible keys only.
+
+use std::ops::Range;
+
+use half::f16;
+
+use super::block::{CacheElement, HeadRows, KeyRow, pack_keys, pack_values};
+use super::state::{State, exp_of};
+use super::tile::{Scores, score_tile, value_tile};
+use super::{AttentionShape, BLOCK_KEYS, KvRows, SPAN_KEYS};
+use crate::Kernels;
+use crate::vector::dispatch::instantiate;
+use crate::vector::exponential;
+use crate::vector::simd::{LANES, Simd};
+
+/// The inputs of a call.
+#[derive(Clone, Copy)]
+pub(super) struct Problem<'a> {
+    pub(super) shape: AttentionShape,
+    pub(super) query: &'a [f32],
+    pub(super) first_position: usize,
+    pub(super) cache: KvRows<'a>,
+    pub(super) scale: f32,
+    pub(super) window: Option<usize>,
+    pub(super) sinks: Option<&'a [f32]>,
+}
+
+impl Problem<'_> {
+    /// Vectors that hold one head.
+    pub(super) const fn row_vectors(&self) -> usize {
+        self.shape.head_dim.div_ceil(LANES)
+    }
+
+    /// Positions that a query row sees.
+    pub(super) fn visible(&self, row: usize) -> Range<usize> {
+        let end = self.first_position + row + 1;
+        self.window.map_or(0, |window| end.saturating_sub(window))..end
+    }
+
+    /// Positions of a span that a query row sees.
+    pub(super) fn visible_in_span(&self, row: usize, span: usize) -> Range<usize> {
+        intersection(&self.visible(row), &(span * SPAN_KEYS..(span + 1) * SPAN_KEYS))
+    }
+
+    /// Spans with a position that any of the rows sees. Both ends of `visible` only grow with the row.
+    pub(super) fn spans(&self, rows: &Range<usize>) -> Range<usize> {
+        let end = self.visible(rows.end - 1).end;
+        self.visible(rows.start).start / SPAN_KEYS..end.div_ceil(SPAN_KEYS)
+    }
+}
+
+fn intersection(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
+    a.start.max(b.start)..a.end.min(b.end)
+}
+
+/// The query vectors of some rows that share a KV head, row by row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unit {
+    pub(super) kv_head: usize,
+    pub(super) first_row: usize,
+    pub(super) end_row: usize,
+}
+
+impl Unit {
+    pub(super) fn rows(&self) -> Range<usize> {
+        self.first_row..self.end_row
+    }
+
+    #[inline(always)]
+    pub(super) fn vectors(&self, problem: &Problem<'_>) -> usize {
+        (self.end_row - self.first_row) * problem.shape.group()
+    }
+
+    /// Row of a query vector.
+    #[inline(always)]
+    pub(super) fn row(&self, problem: &Problem<'_>, vector: usize) -> usize {
+        self.first_row + vector / problem.shape.group()
+    }
+
+    #[inline(always)]
+    fn query<'a>(&self, problem: &Problem<'a>, vector: usize) -> &'a [f32] {
+        let group = problem.shape.group();
+        let head = self.row(problem, vector) * problem.shape.heads + self.kv_head * group + vector % group;
+        &problem.query[head * problem.shape.head_dim..(head + 1) * problem.shape.head_dim]
+    }
+}
+
+/// Elements of the memory that [`attend_span`] works in, for up to `vectors` query vectors.
+pub(super) const fn work_len(vectors: usize, row_vectors: usize) -> usize {
+    (2 * row_vectors * LANES + vectors) * BLOCK_KEYS + vectors.next_multiple_of(LANES)
+}
+
+/// The parts of that memory.
+struct Work<'a> {
+    keys: &'a mut [KeyRow],
+    /// `[BLOCK_KEYS, row_vectors]`
+    values: &'a mut [[f32; LANES]],
+    scores: &'a mut [Scores],
+    /// What outputs so far are multiplied by.
+    factors: &'a mut [f32],
+}
+
+impl<'a> Work<'a> {
+    #[inline(always)]
+    fn new(memory: &'a mut [f32], vectors: usize, row_vectors: usize) -> Work<'a> {
+        let block = row_vectors * LANES * BLOCK_KEYS;
+        let (keys, rest) = memory.split_at_mut(block);
+        let (values, rest) = rest.split_at_mut(block);
+        let (scores, factors) = rest.split_at_mut(vectors * BLOCK_KEYS);
+        Work {
+            keys: keys.as_chunks_mut().0.as_chunks_mut().0,
+            values: values.as_chunks_mut().0,
+            scores: scores.as_chunks_mut().0.as_chunks_mut().0,
+            factors: &mut factors[..vectors],
+        }
+    }
+}
+
+/// Turns scores into weights; returns the new maximum and the sum of the weights. `begin..end` are the visible keys.
+#[inline(always)]
+fn weigh<S: Simd>(
+    s: S,
+    scores: &mut Scores,
+    begin: usize,
+    end: usize,
+    scale: f32,
+    maximum: f32,
+) -> (f32, f32) {
+    let vectors = end.div_ceil(LANES);
+    let scale = s.splat(scale);
+    let hidden = s.splat(f32::NEG_INFINITY);
+    let mut largest = s.splat(maximum);
+    for (vector, scores) in scores.iter_mut().enumerate().take(vectors) {
+        let mut lanes = s.mul(s.load(scores), scale);
+        if vector * LANES < begin || (vector + 1) * LANES > end {
+            let key = s.add(s.load(&LANE_NUMBERS), s.splat((vector * LANES) as f32));
+            lanes = s.select_negative(s.sub(key, s.splat(begin as f32)), hidden, lanes);
+            lanes = s.select_negative(s.sub(s.splat((end - 1) as f32), key), hidden, lanes);
+        }
+        largest = s.larger(lanes, largest);
+        s.store(lanes, scores);
+    }
+    let maximum = s.reduce_larger(largest);
+    let subtract = s.splat(maximum);
+    let mut sum = s.splat(0.0);
+    for scores in scores.iter_mut().take(vectors) {
+        let weights = exponential::exp(s, s.sub(s.load(scores), subtract));
+        sum = s.add(sum, weights);
+        s.store(weights, scores);
+    }
+    (maximum, s.reduce_add(sum))
+}
+
+const LANE_NUMBERS: [f32; LANES] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
+
+/// What a step over one block needs to know.
+#[derive(Clone, Copy)]
+struct Step<'a> {
+    problem: &'a Problem<'a>,
+    unit: &'a Unit,
+    /// First position of the block.
+    position: usize,
+    /// Keys of the block that anybody sees, counted from its first.
+    count: usize,
+    /// The query vectors that see any of them.
+    first_vector: usize,
+    end_vector: usize,
+}
+
+impl Step<'_> {
+    /// Keys of the block that a query vector sees, counted from the block's first.
+    #[inline(always)]
+    fn visible(&self, vector: usize) -> (usize, usize) {
+        let visible = self.problem.visible(self.unit.row(self.problem, vector));
+        (visible.start.saturating_sub(self.position), (visible.end - self.position).min(BLOCK_KEYS))
+    }
+}
+
+#[inline(always)]
+fn score_vectors<S: Simd, const Q: usize, const K: usize>(
+    s: S,
+    step: Step<'_>,
+    keys: &[KeyRow],
+    scores: &mut [Scores],
+) {
+    let vectors = step.count.div_ceil(LANES);
+    let mut first = 0;
+    while first < vectors {
+        let tiled = first + K <= vectors;
+        let mut vector = step.first_vector;
+        while vector < step.end_vector {
+            let left = step.end_vector - vector;
+            let rows = &mut scores[vector..];
+            if tiled && left >= Q {
+                let queries = std::array::from_fn(|q| step.unit.query(step.problem, vector + q));
+                score_tile::<S, Q, K>(s, keys, queries, first, rows);
+                vector += Q;
+            } else if tiled {
+                score_tile::<S, 1, K>(s, keys, [step.unit.query(step.problem, vector)], first, rows);
+                vector += 1;
+            } else {
+                score_tile::<S, 1, 1>(s, keys, [step.unit.query(step.problem, vector)], first, rows);
+                vector += 1;
+            }
+        }
+        first += if tiled { K } else { 1 };
+    }
+}
+
+/// Outputs of `Q` query vectors: keys that all of them see in one tile, the others one query at a time before and after.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+fn add_values<S: Simd, const Q: usize, const V: usize>(
+    s: S,
+    step: Step<'_>,
+    vector: usize,
+    values: &[[f32; LANES]],
+    row_vectors: usize,
+    weights: &[Scores],
+    factors: &mut [f32],
+    outputs: &mut [[f32; LANES]],
+) {
+    let mut visible = [(0, 0); Q];
+    let (mut begin, mut end) = (0, BLOCK_KEYS);
+    for (q, visible) in visible.iter_mut().enumerate() {
+        *visible = step.visible(vector + q);
+        begin = begin.max(visible.0);
+        end = end.min(visible.1);
+    }
+    let shared = if begin < end { (begin, end) } else { (BLOCK_KEYS, BLOCK_KEYS) };
+    for q in 0..Q {
+        let alone = (visible[q].0, visible[q].1.min(shared.0));
+        if alone.0 < alone.1 {
+            let output = &mut outputs[q * row_vectors..];
+            value_row::<S, 1, V>(s, values, row_vectors, alone, &weights[q..], &factors[q..], output);
+            factors[q] = 1.0;
+        }
+    }
+    if shared.0 < shared.1 {
+        value_row::<S, Q, V>(s, values, row_vectors, shared, weights, factors, outputs);
+    }
+    for q in 0..Q {
+        let alone = (shared.1, visible[q].1);
+        if alone.0 < alone.1 {
+            let output = &mut outputs[q * row_vectors..];
+            value_row::<S, 1, V>(s, values, row_vectors, alone, &weights[q..], &[1.0], output);
+        }
+    }
+}
+
+/// All vectors of the outputs.
+#[inline(always)]
+fn value_row<S: Simd, const Q: usize, const V: usize>(
+    s: S,
+    values: &[[f32; LANES]],
+    row_vectors: usize,
+    keys: (usize, usize),
+    weights: &[Scores],
+    factors: &[f32],
+    outputs: &mut [[f32; LANES]],
+) {
+    let mut first = 0;
+    while first + V <= row_vectors {
+        value_tile::<S, Q, V>(s, values, row_vectors, first, keys, weights, factors, outputs);
+        first += V;
+    }
+    while first < row_vectors {
+        value_tile::<S, Q, 1>(s, values, row_vectors, first, keys, weights, factors, outputs);
+        first += 1;
+    }
+}
+
+#[inline(always)]
+fn attend_block<S: Simd, const Q: usize, const K: usize, const V: usize>(
+    s: S,
+    step: Step<'_>,
+    work: &mut Work<'_>,
+    state: &mut State<'_>,
+) {
+    let problem = step.problem;
+    score_vectors::<S, Q, K>(s, step, &work.keys[..problem.shape.head_dim], work.scores);
+    for vector in step.first_vector..step.end_vector {
+        let (begin, end) = step.visible(vector);
+        let before = state.maxima[vector];
+        let (maximum, sum) = weigh(s, &mut work.scores[vector], begin, end, problem.scale, before);
+        // exp(0) is exactly 1, so this saves time only.
+        let factor = if maximum == before { 1.0 } else { exp_of(s, before - maximum) };
+        state.maxima[vector] = maximum;
+        state.sums[vector] = state.sums[vector].mul_add(factor, sum);
+        work.factors[vector] = factor;
+    }
+    let row_vectors = problem.row_vectors();
+    let mut vector = step.first_vector;
+    while vector < step.end_vector {
+        let weights = &work.scores[vector..];
+        let factors = &mut work.factors[vector..];
+        let outputs = &mut state.outputs[vector * row_vectors..];
+        if vector + Q <= step.end_vector {
+            add_values::<S, Q, V>(s, step, vector, work.values, row_vectors, weights, factors, outputs);
+            vector += Q;
+        } else {
+            add_values::<S, 1, V>(s, step, vector, work.values, row_vectors, weights, factors, outputs);
+            vector += 1;
+        }
+    }
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+fn attend<S: Simd, E: CacheElement, const Q: usize, const K: usize, const V: usize>(
+    s: S,
+    problem: &Problem<'_>,
+    (keys, values): (&[E], &[E]),
+    unit: &Unit,
+    span: usize,
+    work: &mut [f32],
+    state: &mut [f32],
+) {
+    let (group, head_dim, row_vectors) =
+        (problem.shape.group(), problem.shape.head_dim, problem.row_vectors());
+    let vectors = unit.vectors(problem);
+    let mut work = Work::new(work, vectors, row_vectors);
+    let mut state = State::new(state, vectors, row_vectors);
+    state.clear();
+    let begin = problem.visible(unit.first_row).start.max(span * SPAN_KEYS);
+    let end = problem.visible(unit.end_row - 1).end.min((span + 1) * SPAN_KEYS);
+    let stride = problem.shape.kv_row_len();
+    let mut position = begin / BLOCK_KEYS * BLOCK_KEYS;
+    while position < end {
+        let count = (end - position).min(BLOCK_KEYS);
+        let first_row = unit.first_row.max(position.saturating_sub(problem.first_position));
+        let mut end_row = unit.end_row;
+        while end_row > first_row && problem.visible(end_row - 1).start >= position + count {
+            end_row -= 1;
+        }
+        let offset = position * stride + unit.kv_head * head_dim;
+        pack_keys(s, HeadRows { elements: &keys[offset..], stride, head_dim }, count, work.keys);
+        pack_values(s, HeadRows { elements: &values[offset..], stride, head_dim }, count, work.values);
+        let first_vector = (first_row - unit.first_row) * group;
+        let end_vector = (end_row - unit.first_row) * group;
+        let step = Step { problem, unit, position, count, first_vector, end_vector };
+        attend_block::<S, Q, K, V>(s, step, &mut work, &mut state);
+        position += BLOCK_KEYS;
+    }
+}
+
+#[inline(always)]
+fn attend_f16<S: Simd, const Q: usize, const K: usize, const V: usize>(
+    s: S,
+    problem: &Problem<'_>,
+    cache: (&[f16], &[f16]),
+    unit: &Unit,
+    span: usize,
+    work: &mut [f32],
+    state: &mut [f32],
+) {
+    attend::<S, f16, Q, K, V>(s, problem, cache, unit, span, work, state);
+}
+
+#[inline(always)]
+fn attend_f32<S: Simd, const Q: usize, const K: usize, const V: usize>(
+    s: S,
+    problem: &Problem<'_>,
+    cache: (&[f32], &[f32]),
+    unit: &Unit,
+    span: usize,
+    work: &mut [f32],
+    state: &mut [f32],
+) {
+    attend::<S, f32, Q, K, V>(s, problem, cache, unit, span, work, state);
+}
+
+instantiate! {
+    fn span_f16(problem: &Problem<'_>, cache: (&[f16], &[f16]), unit: &Unit, span: usize, work: &mut [f32], state: &mut [f32])
+        => attend_f16 { avx512: [4, 4, 4], others: [2, 2, 2] }
+}
+
+instantiate! {
+    fn span_f32(problem: &Problem<'_>, cache: (&[f32], &[f32]), unit: &Unit, span: usize, work: &mut [f32], state: &mut [f32])
+        => attend_f32 { avx512: [4, 4, 4], others: [2, 2, 2] }
+}
+
+/// Fills `state` with what the vectors of `unit` see of one span.
+pub(super) fn attend_span(
+    kernels: Kernels,
+    problem: &Problem<'_>,
+    unit: &Unit,
+    span: usize,
+    work: &mut [f32],
+    state: &mut [f32],
+) {
+    match problem.cache {
+        KvRows::F16 { keys, values } => span_f16(kernels, problem, (keys, values), unit, span, work, state),
+        KvRows::F32 { keys, values } => span_f32(kernels, problem, (keys, values), unit, span, work, state),
+    }
+}

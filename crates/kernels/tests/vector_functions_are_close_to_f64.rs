@@ -1,0 +1,101 @@
+//! exp, sigmoid, SiLU and softplus against f64, over all magnitudes of f32.
+//!
+//! What could go wrong: a wrong constant, a cut-off that flushes subnormal results or overflows early, NaN lost in a clamp,
+//! the last lanes of a slice treated otherwise than the first.
+
+mod vector_support;
+
+use coldpress_kernels::{Kernels, vector};
+use vector_support::{all_kernels, all_magnitudes, ulps};
+
+/// Halfway between the largest f32 and the next power of two: from here on results round to infinity.
+const ROUNDS_TO_INFINITY: f64 = 3.402_823_567_797_336_6e38;
+
+fn assert_close(function: fn(Kernels, &mut [f32]), exact: impl Fn(f64) -> f64, ulps_max: f64) {
+    assert_close_or_tiny(function, exact, ulps_max, 0.0);
+}
+
+/// An error below `tiny` is no error.
+fn assert_close_or_tiny(
+    function: fn(Kernels, &mut [f32]),
+    exact: impl Fn(f64) -> f64,
+    ulps_max: f64,
+    tiny: f64,
+) {
+    let x = all_magnitudes(10_007);
+    let mut found = x.clone();
+    function(Kernels::detect(), &mut found);
+    for (&x, &found) in x.iter().zip(&found) {
+        let exact = exact(f64::from(x));
+        if exact.is_nan() {
+            assert!(found.is_nan(), "{found} at {x:e}");
+        } else if exact.abs() >= ROUNDS_TO_INFINITY {
+            assert_eq!(f64::from(found), exact.signum() * f64::INFINITY, "at {x:e}");
+        } else {
+            let error = ulps(found, exact);
+            let close = error <= ulps_max || (f64::from(found) - exact).abs() < tiny;
+            assert!(close, "{error} units in the last place at {x:e}: {found:e}, not {exact:e}");
+        }
+    }
+}
+
+#[test]
+fn exp_is_within_one_unit() {
+    assert_close(vector::exp, f64::exp, 1.0);
+}
+
+#[test]
+fn sigmoid_is_within_three_units() {
+    assert_close(vector::sigmoid, |x| 1.0 / (1.0 + (-x).exp()), 3.0);
+}
+
+#[test]
+fn silu_is_within_three_units() {
+    // Where exp(x) is subnormal, its last place times x is what the result can be off.
+    let tiny = 104.0 * 2f64.powi(-149);
+    assert_close_or_tiny(vector::silu, |x| x * (1.0 / (1.0 + (-x).exp())), 3.0, tiny);
+}
+
+#[test]
+fn softplus_is_within_four_units() {
+    assert_close(vector::softplus, |x| x.max(0.0) + (-x.abs()).exp().ln_1p(), 4.0);
+}
+
+#[test]
+fn exp_is_exact_where_it_can_be() {
+    for kernels in all_kernels() {
+        let mut x = [
+            0.0,
+            -0.0,
+            f32::NEG_INFINITY,
+            f32::INFINITY,
+            -104.0,
+            89.0,
+            f32::NAN,
+            -f32::NAN,
+            f32::MIN,
+            f32::MAX,
+        ];
+        vector::exp(kernels, &mut x);
+        assert_eq!(x[..6], [1.0, 1.0, 0.0, f32::INFINITY, 0.0, f32::INFINITY]);
+        assert!(x[6].is_nan() && x[7].is_nan());
+        assert_eq!(x[8..], [0.0, f32::INFINITY]);
+        assert!(x[2].is_sign_positive() && x[4].is_sign_positive());
+    }
+}
+
+#[test]
+fn exp_reaches_the_largest_and_the_smallest_number() {
+    for kernels in all_kernels() {
+        // The last arguments before overflow and before zero: ln(2^128) and ln(2^-150).
+        let mut x = [88.722_83, -103.972_07, -87.336_55];
+        let exact = x.map(|x| f64::from(x).exp());
+        vector::exp(kernels, &mut x);
+        for (found, exact) in x.into_iter().zip(exact) {
+            assert!(
+                found.is_finite() && found > 0.0 && ulps(found, exact) <= 1.0,
+                "{found:e}, not {exact:e}"
+            );
+        }
+    }
+}

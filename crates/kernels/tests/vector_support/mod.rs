@@ -1,0 +1,44 @@
+//! Inputs and measures for the tests of vector operations.
+#![allow(dead_code)]
+
+use coldpress_kernels::{Isa, Kernels};
+
+/// Lengths around the sixteen lanes and beyond the size that is cut over threads.
+pub const LENGTHS: [usize; 11] = [1, 2, 15, 16, 17, 31, 33, 64, 100, 1023, 70_001];
+
+/// The kernels of every instruction set of this machine; `scalar` is the first.
+pub fn all_kernels() -> Vec<Kernels> {
+    Isa::ALL.into_iter().filter_map(Kernels::for_isa).collect()
+}
+
+/// Numbers in `-size..size`, the same for the same seed.
+pub fn noise(len: usize, size: f32, mut seed: u64) -> Vec<f32> {
+    seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        ((seed >> 40) as f32 / (1_u64 << 23) as f32 - 1.0) * size
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Every `step`-th bit pattern of f32: all magnitudes, infinities and NaNs.
+pub fn all_magnitudes(step: usize) -> Vec<f32> {
+    (0..=u32::MAX)
+        .step_by(step)
+        .map(f32::from_bits)
+        .chain([f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0])
+        .collect()
+}
+
+/// Distance in units of the last place that f32 has at the true value.
+pub fn ulps(found: f32, exact: f64) -> f64 {
+    let exponent = if exact.abs() < 2f64.powi(-126) { -126 } else { exact.abs().log2().floor() as i32 };
+    (f64::from(found) - exact).abs() / 2f64.powi(exponent - 23)
+}
+
+/// Bits with all NaNs alike: the payload of a NaN is not part of any promise.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() }).collect()
+}
