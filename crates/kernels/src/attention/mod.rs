@@ -111,9 +111,11 @@ pub struct Attention<'a> {
 
 /// `out[row, head] = sum over visible positions p of softmax_p(scale * query[row, head] . keys[p]) * values[p]`.
 ///
-/// With `e = 2^-24`, `d = head_dim`, `k` visible keys, `D = scale * max_p(sum_i |query_i * keys_pi|)` and `V = max |values|`, each
-/// output is within `V * (2 * (d + 2) * D + k + 40) * e` (rounded up a little) of the exact result. A NaN or an infinite score makes the
-/// output of that row and head NaN and touches no other.
+/// With `e = 2^-24`, `d = head_dim`, `k` visible keys, `D = scale * max_p(sum_i |query_i * keys_pi|)` and `V = max_p |values_p|`,
+/// an output is within `V * (2 * (d + 8) * D + 2 * k + 40) * e` of the exact result: `d` products, the scaling, the
+/// distances to the running maximum and their exp move the exponent of a weight by `(d + 8) * D * e` at most, and the sums
+/// over `k` keys round less than `2 * k + 40` times. Typical errors are near `e`. A score that is NaN or +inf makes the
+/// outputs of its row and head NaN and touches no other.
 ///
 /// Panics when the shape, a length or the window (0) does not fit.
 pub fn attention(team: &Team<'_>, kernels: Kernels, attention: Attention<'_>) {

@@ -167,7 +167,7 @@ fn swiglu_in_place_body<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
 }
 
 instantiate! {
-    /// `x = exp(x)`, at most 1 unit in the last place from the true value (subnormal results too); exactly 0 at -inf, 1 at 0,
+    /// `x = exp(x)`, at most 1.01 units in the last place from the true value (subnormal results too); exactly 0 at -inf, 1 at 0,
     /// inf at inf; NaN stays NaN.
     pub fn exp(x: &mut [f32]) => exp_body
 }
