@@ -4,7 +4,7 @@
 //! left in the file, then with a limit, before memory is taken. It never seeks and never reads ahead of need
 //! beyond its buffer.
 
-use std::io::{BufReader, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use crate::error::FormatError;
@@ -83,6 +83,13 @@ impl<'path, R: Read> Cursor<'path, R> {
     }
 
     fn bytes<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], FormatError> {
+        self.require(N as u64, what)?;
+        // Headers are mostly short fields, so the case that everything is buffered is worth a path of its own.
+        if let Some(&bytes) = self.reader.buffer().first_chunk::<N>() {
+            self.reader.consume(N);
+            self.offset += N as u64;
+            return Ok(bytes);
+        }
         let mut bytes = [0; N];
         self.fill(&mut bytes, what)?;
         Ok(bytes)

@@ -97,6 +97,7 @@ fn read_magic(cursor: &mut Cursor<'_, impl Read>) -> Result<(), FormatError> {
         return Ok(());
     }
     let hint = match found.as_slice() {
+        b"" => " (the file is empty)",
         b"FUGG" => {
             " (the magic is byte-swapped; a big-endian file keeps it as it is, so convert the model again)"
         }
@@ -152,7 +153,7 @@ fn read_name(
 
 fn read_metadata(cursor: &mut Cursor<'_, impl Read>, count: u64) -> Result<Metadata, FormatError> {
     let mut entries = Vec::with_capacity(count as usize);
-    let mut values = ValueReader { cursor, key: String::new(), inner_arrays: 0 };
+    let mut values = ValueReader { cursor, key: String::new(), strings: 0, inner_arrays: 0 };
     for _ in 0..count {
         values.key = read_name(values.cursor, limits::MAX_KEY_BYTES, "a metadata key")?;
         let value_type = values.value_type()?;
@@ -162,10 +163,11 @@ fn read_metadata(cursor: &mut Cursor<'_, impl Read>, count: u64) -> Result<Metad
     Metadata::new(values.cursor.path(), entries)
 }
 
-/// Reads values; knows the key for errors and how many inner arrays the file has had so far.
+/// Reads values; knows the key for errors, and how many strings in arrays and inner arrays the file has had so far.
 struct ValueReader<'cursor, 'path, R> {
     cursor: &'cursor mut Cursor<'path, R>,
     key: String,
+    strings: u64,
     inner_arrays: u64,
 }
 
@@ -257,11 +259,16 @@ impl<R: Read> ValueReader<'_, '_, R> {
     }
 
     fn strings(&mut self, count: u64) -> Result<StringArray, FormatError> {
+        self.strings += count;
+        self.cursor.within(self.strings, limits::MAX_ARRAY_STRINGS, "the number of strings in arrays")?;
         let mut strings = StringArray::with_capacity(count as usize);
         for _ in 0..count {
             let length =
                 self.cursor.string_length(limits::MAX_STRING_BYTES, "a string in a metadata array")?;
-            self.cursor.fill(strings.push_zeroed(length), "a string in a metadata array")?;
+            let place = strings.push_zeroed(length);
+            if length > 0 {
+                self.cursor.fill(place, "a string in a metadata array")?;
+            }
         }
         Ok(strings)
     }
