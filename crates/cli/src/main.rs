@@ -1,2 +1,95 @@
-//! The `coldpress` program.
-fn main() {}
+//! The `coldpress` program: turns a command line into calls of the library and prints what comes back.
+//!
+//! Text and JSON go to standard output, everything else to standard error. Exit codes: 0 ok, 1 failed, 2 bad usage,
+//! 3 does not fit the budget, 4 bad model file, 130 stopped by Ctrl-C. A reader that closes standard output ends the
+//! program quietly. This is the only crate that prints or reads the environment.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod chat;
+mod environment;
+mod inspect;
+mod interrupt;
+mod load;
+mod logits;
+mod npy;
+mod output;
+mod pack;
+mod plan;
+mod progress;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use coldpress::EngineError;
+
+use crate::arguments::{Arguments, Command};
+use crate::environment::Environment;
+
+/// Exit codes of the program.
+mod exit {
+    pub const FAILED: u8 = 1;
+    pub const BAD_USAGE: u8 = 2;
+    pub const DOES_NOT_FIT: u8 = 3;
+    pub const BAD_MODEL: u8 = 4;
+    pub const INTERRUPTED: u8 = 130;
+}
+
+/// How a command ended when it did not fail.
+pub enum Ended {
+    /// It did what was asked.
+    Done,
+    /// Ctrl-C or a termination signal stopped it.
+    Interrupted,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match dispatch(arguments) {
+        Ok(Ended::Done) => ExitCode::SUCCESS,
+        Ok(Ended::Interrupted) => ExitCode::from(exit::INTERRUPTED),
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::line(&format!("coldpress: {error:#}"));
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+fn dispatch(arguments: Arguments) -> anyhow::Result<Ended> {
+    let environment = Environment::read().map_err(Usage)?;
+    interrupt::watch()?;
+    match arguments.command {
+        Command::Run(arguments) => run::run(&arguments, &environment),
+        Command::Chat(arguments) => chat::chat(&arguments, &environment),
+        Command::Plan(arguments) => plan::plan(&arguments, &environment),
+        Command::Pack(arguments) => pack::pack(&arguments, &environment),
+        Command::Inspect(arguments) => inspect::inspect(&arguments),
+        Command::Logits(arguments) => logits::logits(&arguments, &environment),
+    }
+}
+
+/// A mistake in what the user typed or set, found after parsing.
+#[derive(Debug)]
+pub struct Usage(pub anyhow::Error);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{:#}", self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.downcast_ref::<Usage>().is_some() {
+        return exit::BAD_USAGE;
+    }
+    match error.downcast_ref::<EngineError>() {
+        Some(EngineError::DoesNotFit(_)) => exit::DOES_NOT_FIT,
+        Some(EngineError::BadOption(_)) => exit::BAD_USAGE,
+        Some(error) if error.is_bad_model() => exit::BAD_MODEL,
+        _ => exit::FAILED,
+    }
+}

@@ -1,1 +1,47 @@
-//! Under construction.
+//! Run Mixture-of-Experts language models larger than memory, under one memory budget.
+//!
+//! ```no_run
+//! use coldpress::{GenerateOptions, LoadConfiguration, Message, Runtime, Silent};
+//!
+//! # fn main() -> Result<(), coldpress::EngineError> {
+//! let configuration = LoadConfiguration::default().budget("6GiB".parse().expect("a size"));
+//! let mut runtime = Runtime::load("model.gguf".as_ref(), &configuration, &mut Silent)?;
+//! let mut session = runtime.session()?;
+//! let prompt = runtime.encode_chat(&[Message::new("user", "What is a whale?")])?;
+//! let answer = runtime.generate(&mut session, &prompt, &GenerateOptions::default(), &mut Silent)?;
+//! println!("{}", answer.text);
+//! println!("peak {} of {}", runtime.status().peak.rss, runtime.status().plan.plan.budget);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`plan`] says what a run would hold in memory, [`Runtime`] holds it, [`Session`] is a conversation. The budget bounds the
+//! whole process, and the answer does not depend on it. This crate prints nothing and reads no environment.
+#![forbid(unsafe_code)]
+
+mod configuration;
+mod error;
+mod generate;
+mod inspect;
+mod packs;
+mod plan;
+mod runtime;
+mod sampling;
+mod vocabulary;
+
+pub use coldpress_experts::{ExpertError, ExpertStatistics};
+pub use coldpress_formats::FormatError;
+pub use coldpress_kernels::Isa;
+pub use coldpress_memory::{Bytes, DoesNotFit, Ledger, LedgerSnapshot, Plan, SizeSpec, Suggestion};
+pub use coldpress_model::KvType;
+pub use coldpress_text::Message;
+pub use coldpress_workers::THREADS_MAX;
+
+pub use configuration::{LoadConfiguration, POLICIES, PackUse, ReaderKind, Residency};
+pub use error::EngineError;
+pub use generate::{FinishReason, GenerateObserver, GenerateOptions, Generation, Session, Silent};
+pub use inspect::{Inspection, inspect};
+pub use packs::{PackReport, pack_model, verify_pack};
+pub use plan::{ModelSummary, PlanReport, plan};
+pub use runtime::{LoadObserver, LoadStage, PeakMemory, Runtime, Status};
+pub use sampling::{Sampler, Sampling, greedy};

@@ -1,1 +1,28 @@
-//! Under construction.
+//! Model architectures as data, the layers they are made of, the KV cache and the forward pass.
+//!
+//! [`describe`] turns a model file's metadata into a [`ModelSpec`]; [`DenseWeights`] holds everything outside the routed
+//! experts; [`Model::forward`] computes. Experts come from `coldpress-experts`, arithmetic from `coldpress-kernels`.
+//! This crate opens no files, owns no threads and prints nothing.
+//!
+//! To add a family read `families/mod.rs`; to follow a token read `forward.rs`.
+#![forbid(unsafe_code)]
+
+mod attend;
+mod builder;
+mod error;
+mod families;
+mod feed_forward;
+mod forward;
+mod kv;
+mod route;
+mod scratch;
+mod spec;
+mod weights;
+
+pub use error::ModelError;
+pub use families::{describe, family_names};
+pub use forward::{ForwardEngine, ForwardObserver, LogitsWanted, Model, Segment};
+pub use kv::{KvCache, KvType, kv_bytes_per_token};
+pub use scratch::{Scratch, ScratchCost, ScratchShape, scratch_cost};
+pub use spec::*;
+pub use weights::{DenseWeights, TensorReader, largest_piece};

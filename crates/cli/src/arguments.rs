@@ -1,0 +1,237 @@
+//! The command line: what was typed, checked for form but not yet for sense.
+//!
+//! Sizes, fractions and names are parsed here, so that a mistake is a usage error (exit code 2) before any file is
+//! opened. `environment.rs` adds what comes from variables.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use coldpress::{KvType, ReaderKind, Residency, SizeSpec};
+
+/// Run Mixture-of-Experts language models larger than memory, under one memory budget.
+#[derive(Debug, Parser)]
+#[command(name = "coldpress", version, max_term_width = 100)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer one prompt and print the text as it comes.
+    Run(RunArguments),
+    /// Talk to a model; an empty line or Ctrl-D ends the program.
+    Chat(ChatArguments),
+    /// Show what would be held in memory, without reading weights.
+    Plan(PlanArguments),
+    /// Write the model's pack: its experts, ready for the kernels, one read each.
+    Pack(PackArguments),
+    /// Show what is inside a model file or a pack.
+    Inspect(InspectArguments),
+    /// Write teacher-forced logits of given token ids as a .npy file [tokens, vocabulary].
+    Logits(LogitsArguments),
+}
+
+/// Options that decide how a model is loaded.
+#[derive(Debug, Args)]
+pub struct LoadArguments {
+    /// Model file: a .gguf, any part of a split set, or a folder that holds one set.
+    pub model: PathBuf,
+    /// Bound on the memory of the whole process: 6GiB, 800MB, 25% of usable memory, unlimited [default: 70%]
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<SizeSpec>,
+    /// Who holds the experts' bytes [default: auto]
+    #[arg(long, value_name = "MODE", value_parser = named(&Residency::ALL))]
+    pub residency: Option<Residency>,
+    /// Share of the routed-expert bytes, 0 to 1, that may live only on disk
+    #[arg(long, value_name = "F", value_parser = fraction)]
+    pub cold_fraction: Option<f64>,
+    /// Positions of the KV cache [default: up to 8192, as the model and the budget allow]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ctx: Option<u32>,
+    /// Prompt tokens that pass each layer together [default: up to 512, as the budget allows]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunk: Option<u32>,
+    /// Threads that compute [default: the processors this process may use]
+    #[arg(long, value_name = "N", value_parser = thread_count)]
+    pub threads: Option<usize>,
+    /// Cache policy [default: per-layer-lru]
+    #[arg(long, value_name = "NAME", value_parser = policy)]
+    pub policy: Option<String>,
+    /// How experts are read [default: auto]
+    #[arg(long, value_name = "KIND", value_parser = named(&ReaderKind::ALL))]
+    pub reader: Option<ReaderKind>,
+    /// Precision of the KV cache [default: f16]
+    #[arg(long, value_name = "TYPE", value_parser = named(&KvType::ALL))]
+    pub kv: Option<KvType>,
+    /// Pack file to read experts from [default: the one in the cache folder, if `pack` wrote it]
+    #[arg(long, value_name = "FILE")]
+    pub pack: Option<PathBuf>,
+}
+
+/// Options that decide how tokens are chosen.
+#[derive(Debug, Args)]
+pub struct SamplingArguments {
+    /// 0 always takes the most likely token [default: 0 for run, 0.7 for chat]
+    #[arg(long, value_name = "T")]
+    pub temperature: Option<f32>,
+    /// Keep the N most likely tokens; 0 keeps all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub top_k: usize,
+    /// Keep the most likely tokens that hold this share of the probability
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub top_p: f32,
+    /// Drop tokens less likely than this share of the most likely one
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub min_p: f32,
+    /// Make tokens that occurred less likely; 1 for none
+    #[arg(long, value_name = "R", default_value_t = 1.0)]
+    pub repetition_penalty: f32,
+    /// Start of the random sequence
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+    /// Most tokens of an answer
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = token_count)]
+    pub max_tokens: usize,
+    /// Go on after the model's end-of-text token
+    #[arg(long)]
+    pub ignore_eos: bool,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    #[command(flatten)]
+    pub load: LoadArguments,
+    #[command(flatten)]
+    pub sampling: SamplingArguments,
+    /// The prompt; without it, standard input is read to its end
+    #[arg(short, long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// Continue the text as it is, without the model's chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// With --raw: read control tokens such as <|im_start|> in the prompt as such
+    #[arg(long, requires = "raw")]
+    pub parse_special: bool,
+    /// System message
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub system: Option<String>,
+    /// Print one JSON object instead of the text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `chat`.
+#[derive(Debug, Args)]
+pub struct ChatArguments {
+    #[command(flatten)]
+    pub load: LoadArguments,
+    #[command(flatten)]
+    pub sampling: SamplingArguments,
+    /// System message
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+}
+
+/// Arguments of `plan`.
+#[derive(Debug, Args)]
+pub struct PlanArguments {
+    #[command(flatten)]
+    pub load: LoadArguments,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `pack`.
+#[derive(Debug, Args)]
+pub struct PackArguments {
+    /// Model file: a .gguf, any part of a split set, or a folder that holds one set.
+    pub model: PathBuf,
+    /// Where to write the pack [default: the cache folder, named by the model's fingerprint]
+    #[arg(long, value_name = "PATH")]
+    pub out: Option<PathBuf>,
+    /// Check an existing pack, record by record, against the model file
+    #[arg(long)]
+    pub verify: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArguments {
+    /// A model file or a pack.
+    pub file: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `logits`.
+#[derive(Debug, Args)]
+pub struct LogitsArguments {
+    #[command(flatten)]
+    pub load: LoadArguments,
+    /// Token ids: 1,2,3 or a file with a JSON array
+    #[arg(long, value_name = "FILE|LIST")]
+    pub ids: String,
+    /// The .npy file to write
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+/// A parser for the names of a table, which shows the names when none matches.
+fn named<T: Copy + Send + Sync + 'static>(
+    table: &'static [(&'static str, T)],
+) -> impl clap::builder::TypedValueParser<Value = T> {
+    use clap::builder::TypedValueParser;
+    clap::builder::PossibleValuesParser::new(table.iter().map(|&(name, _)| name)).map(move |name| {
+        let found = table.iter().find(|&&(known, _)| known == name);
+        found.expect("the parser lets only names of the table pass").1
+    })
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
+        _ => Err(format!("'{text}' is not a number between 0 and 1")),
+    }
+}
+
+fn thread_count(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(value) if (1..=coldpress::THREADS_MAX).contains(&value) => Ok(value),
+        _ => Err(format!("'{text}' is not a number between 1 and {}", coldpress::THREADS_MAX)),
+    }
+}
+
+fn token_count(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(value) if value >= 1 => Ok(value),
+        _ => Err(format!("'{text}' is not a number of at least 1")),
+    }
+}
+
+fn policy(text: &str) -> Result<String, String> {
+    if coldpress::POLICIES.contains(&text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("'{text}' is not a policy; known: {}", coldpress::POLICIES.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,105 @@
+//! Environment variables of the program, read once at start. Nothing below the program reads the environment.
+//!
+//! `COLDPRESS_ISA` forces an instruction set; `COLDPRESS_PRESTACK` = 1 writes a model's pack before the first token,
+//! 0 never writes one (an existing pack is used either way); `COLDPRESS_PRESTACK_CACHE_DIR` is where packs live.
+//! A flag wins over its variable.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use coldpress::{Isa, PackUse};
+
+/// What the environment asks for.
+#[derive(Debug)]
+pub struct Environment {
+    /// Forced instruction set.
+    pub isa: Option<Isa>,
+    /// Write the pack before the first token.
+    pub prestack: bool,
+    /// Folder for packs; `None` where no cache folder is known.
+    pub pack_folder: Option<PathBuf>,
+}
+
+impl Environment {
+    /// Reads the variables of this process.
+    ///
+    /// # Errors
+    /// A variable with a value that means nothing, by name.
+    pub fn read() -> Result<Self> {
+        Self::from(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+    }
+
+    fn from(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let isa = match variable("COLDPRESS_ISA").filter(|value| !value.is_empty()) {
+            None => None,
+            Some(name) => Some(Isa::parse(&name).with_context(|| {
+                let known = Isa::ALL.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", ");
+                format!("COLDPRESS_ISA is '{name}'; known instruction sets: {known}")
+            })?),
+        };
+        let prestack = match variable("COLDPRESS_PRESTACK").as_deref() {
+            None | Some("" | "0") => false,
+            Some("1") => true,
+            Some(other) => bail!("COLDPRESS_PRESTACK is '{other}'; it must be 0 or 1"),
+        };
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let pack_folder = set("COLDPRESS_PRESTACK_CACHE_DIR").or_else(|| {
+            if cfg!(target_os = "macos") {
+                set("HOME").map(|home| home.join("Library/Caches/coldpress"))
+            } else {
+                set("XDG_CACHE_HOME")
+                    .or_else(|| set("HOME").map(|home| home.join(".cache")))
+                    .map(|cache| cache.join("coldpress"))
+            }
+        });
+        Ok(Self { isa, prestack, pack_folder })
+    }
+
+    /// How packs are used, given the `--pack` flag.
+    pub fn pack_use(&self, flag: Option<&PathBuf>) -> PackUse {
+        match (flag, &self.pack_folder) {
+            (Some(file), _) => PackUse::File(file.clone()),
+            (None, Some(folder)) if self.prestack => PackUse::BuildIfAbsent(folder.clone()),
+            (None, Some(folder)) => PackUse::IfPresent(folder.clone()),
+            (None, None) => PackUse::Never,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Environment> {
+        Environment::from(|name| {
+            variables.iter().find(|&&(known, _)| known == name).map(|&(_, value)| value.to_owned())
+        })
+    }
+
+    #[test]
+    fn the_cache_folder_follows_the_most_specific_variable() {
+        let folder = |variables| read(variables).expect("valid").pack_folder;
+        assert_eq!(folder(&[]), None);
+        assert_eq!(
+            folder(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x"), ("COLDPRESS_PRESTACK_CACHE_DIR", "/p")]),
+            Some(PathBuf::from("/p"))
+        );
+        assert!(folder(&[("HOME", "/h")]).is_some_and(|path| path.starts_with("/h")));
+    }
+
+    #[test]
+    fn values_that_mean_nothing_are_refused_by_name() {
+        for (name, value) in [("COLDPRESS_ISA", "mmx"), ("COLDPRESS_PRESTACK", "yes")] {
+            let message = read(&[(name, value)]).expect_err("refused").to_string();
+            assert!(message.contains(name) && message.contains(value), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_flag_wins() {
+        let environment = read(&[("HOME", "/h"), ("COLDPRESS_PRESTACK", "1")]).expect("valid");
+        assert!(matches!(environment.pack_use(None), PackUse::BuildIfAbsent(_)));
+        let file = PathBuf::from("x.cpack");
+        assert_eq!(environment.pack_use(Some(&file)), PackUse::File(file.clone()));
+    }
+}

@@ -1,0 +1,30 @@
+//! Ctrl-C and termination signals: the first one asks the work to stop, the second one ends the process at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+
+static ASKED_TO_STOP: AtomicBool = AtomicBool::new(false);
+
+/// Starts listening; called once, before any work.
+///
+/// # Errors
+/// The system refuses a signal handler.
+pub fn watch() -> Result<()> {
+    let handler = || {
+        if ASKED_TO_STOP.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(crate::exit::INTERRUPTED));
+        }
+    };
+    ctrlc::set_handler(handler).context("cannot listen for Ctrl-C")
+}
+
+/// Whether the user asked to stop.
+pub fn asked() -> bool {
+    ASKED_TO_STOP.load(Ordering::Relaxed)
+}
+
+/// Forgets a stop that has been obeyed, so that a conversation can go on.
+pub fn clear() {
+    ASKED_TO_STOP.store(false, Ordering::Relaxed);
+}

@@ -1,0 +1,93 @@
+//! From flags and environment to a loaded model, with progress.
+
+use coldpress::{LoadConfiguration, LoadObserver, LoadStage, Runtime};
+
+use crate::arguments::{LoadArguments, SamplingArguments};
+use crate::environment::Environment;
+use crate::progress::{Progress, Unit};
+use crate::{interrupt, output};
+
+/// The configuration that flags and environment ask for.
+pub fn configuration(arguments: &LoadArguments, environment: &Environment) -> LoadConfiguration {
+    let mut configuration = LoadConfiguration::default().pack(environment.pack_use(arguments.pack.as_ref()));
+    if let Some(isa) = environment.isa {
+        configuration = configuration.isa(isa);
+    }
+    if let Some(budget) = arguments.budget {
+        configuration = configuration.budget(budget);
+    }
+    if let Some(residency) = arguments.residency {
+        configuration = configuration.residency(residency);
+    }
+    if let Some(fraction) = arguments.cold_fraction {
+        configuration = configuration.cold_fraction(fraction);
+    }
+    if let Some(context) = arguments.ctx {
+        configuration = configuration.context(context);
+    }
+    if let Some(chunk) = arguments.chunk {
+        configuration = configuration.chunk_tokens(chunk);
+    }
+    if let Some(threads) = arguments.threads {
+        configuration = configuration.threads(threads);
+    }
+    if let Some(policy) = &arguments.policy {
+        configuration = configuration.policy(policy);
+    }
+    if let Some(reader) = arguments.reader {
+        configuration = configuration.reader(reader);
+    }
+    if let Some(kv) = arguments.kv {
+        configuration = configuration.kv_type(kv);
+    }
+    configuration
+}
+
+/// Sampling settings; `temperature` is the command's default.
+pub fn sampling(arguments: &SamplingArguments, temperature: f32) -> coldpress::Sampling {
+    coldpress::Sampling {
+        temperature: arguments.temperature.unwrap_or(temperature),
+        top_k: arguments.top_k,
+        top_p: arguments.top_p,
+        min_p: arguments.min_p,
+        repetition_penalty: arguments.repetition_penalty,
+        seed: arguments.seed,
+    }
+}
+
+/// Loads the model; prints notes and, on a terminal, progress.
+///
+/// # Errors
+/// As [`Runtime::load`].
+pub fn load(arguments: &LoadArguments, configuration: &LoadConfiguration) -> anyhow::Result<Runtime> {
+    Ok(Runtime::load(&arguments.model, configuration, &mut Bars::default())?)
+}
+
+/// Shows each stage of long work as its own bar.
+#[derive(Default)]
+pub struct Bars {
+    current: Option<(LoadStage, Progress)>,
+}
+
+impl LoadObserver for Bars {
+    fn progress(&mut self, stage: LoadStage, done: u64, total: u64) {
+        if self.current.as_ref().is_none_or(|&(current, _)| current != stage) {
+            self.current = Some((stage, Progress::new(stage.name(), Unit::Bytes)));
+        }
+        if let Some((_, bar)) = &mut self.current {
+            bar.update(done, total);
+        }
+        if done == total {
+            self.current = None;
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        self.current = None;
+        output::line(&format!("note: {text}"));
+    }
+
+    fn should_stop(&mut self) -> bool {
+        interrupt::asked()
+    }
+}

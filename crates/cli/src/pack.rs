@@ -1,0 +1,53 @@
+//! `coldpress pack`: writes a model's pack, or checks it against the model file.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use coldpress::PackReport;
+
+use crate::arguments::PackArguments;
+use crate::environment::Environment;
+use crate::load::Bars;
+use crate::{Ended, Usage, output};
+
+/// Runs the command.
+///
+/// # Errors
+/// Packing or checking failed, there is no place for the pack, or standard output failed.
+pub fn pack(arguments: &PackArguments, environment: &Environment) -> Result<Ended> {
+    let place = place(arguments, environment)?;
+    let mut bars = Bars::default();
+    let report = if arguments.verify {
+        coldpress::verify_pack(&arguments.model, &place, &mut bars)?
+    } else {
+        coldpress::pack_model(&arguments.model, &place, &mut bars)?
+    };
+    if arguments.json {
+        output::json(&report)?;
+    } else {
+        output::text(&describe(&report, arguments.verify))?;
+    }
+    Ok(Ended::Done)
+}
+
+fn place(arguments: &PackArguments, environment: &Environment) -> Result<PathBuf> {
+    match (&arguments.out, &environment.pack_folder) {
+        (Some(out), _) => Ok(out.clone()),
+        (None, Some(folder)) => Ok(folder.clone()),
+        (None, None) => {
+            let reason = "no cache folder is known (HOME is not set): say where with --out";
+            Err(Usage(anyhow::anyhow!(reason)).into())
+        }
+    }
+}
+
+fn describe(report: &PackReport, verified: bool) -> String {
+    let PackReport { path, file_bytes, records, records_written } = report;
+    let what = match (verified, *records_written) {
+        (true, _) => format!("all {records} records equal the model file"),
+        (false, 0) => format!("complete already, {records} records"),
+        (false, written) if written == *records => format!("{records} records written"),
+        (false, written) => format!("{written} records written, {} were there", records - written),
+    };
+    format!("{}  {file_bytes}, {what}\n", path.display())
+}

@@ -1,0 +1,206 @@
+//! `coldpress run`: one prompt, one answer, streamed; then one line about memory and speed.
+
+use std::io::{IsTerminal, Read};
+
+use anyhow::{Context, Result, bail};
+use coldpress::{FinishReason, GenerateObserver, GenerateOptions, Generation, Message, Runtime, Status};
+
+use crate::arguments::RunArguments;
+use crate::environment::Environment;
+use crate::progress::{Progress, Unit};
+use crate::{Ended, Usage, interrupt, load, output};
+
+/// Runs the command.
+///
+/// # Errors
+/// Loading or generating failed, or standard output did.
+pub fn run(arguments: &RunArguments, environment: &Environment) -> Result<Ended> {
+    let prompt = prompt(arguments)?;
+    let configuration = load::configuration(&arguments.load, environment);
+    let mut runtime = load::load(&arguments.load, &configuration)?;
+    let ids = encode(&runtime, arguments, &prompt)?;
+    let mut session = runtime.session()?;
+    let options = GenerateOptions {
+        max_tokens: arguments.sampling.max_tokens,
+        sampling: load::sampling(&arguments.sampling, 0.0),
+        ignore_eos: arguments.sampling.ignore_eos,
+    };
+    let mut screen = Screen::new(!arguments.json);
+    let generation = runtime.generate(&mut session, &ids, &options, &mut screen)?;
+    screen.end()?;
+    let status = runtime.status();
+    if arguments.json {
+        output::json(&report(&generation, &status))?;
+    } else {
+        output::line(&final_line(&generation, &status));
+    }
+    Ok(ended(&generation))
+}
+
+/// Whether the answer was cut off by the user.
+pub fn ended(generation: &Generation) -> Ended {
+    match generation.finish_reason {
+        FinishReason::Cancelled => Ended::Interrupted,
+        FinishReason::Stop | FinishReason::Length => Ended::Done,
+    }
+}
+
+fn prompt(arguments: &RunArguments) -> Result<String> {
+    if let Some(prompt) = &arguments.prompt {
+        return Ok(prompt.clone());
+    }
+    if std::io::stdin().is_terminal() {
+        return Err(Usage(anyhow::anyhow!("no prompt: give one with -p, or pipe it in")).into());
+    }
+    let mut bytes = Vec::new();
+    std::io::stdin().read_to_end(&mut bytes).context("cannot read the prompt from standard input")?;
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        Err(error) => bail!("the prompt on standard input is not UTF-8 (byte {})", error.utf8_error().valid_up_to()),
+    }
+}
+
+fn encode(runtime: &Runtime, arguments: &RunArguments, prompt: &str) -> Result<Vec<u32>> {
+    if arguments.raw || !runtime.has_chat_template() {
+        if arguments.system.is_some() {
+            let reason = "--system needs a chat template, and this file has none: put the text into the prompt";
+            return Err(Usage(anyhow::anyhow!(reason)).into());
+        }
+        return Ok(runtime.encode(prompt, arguments.parse_special)?);
+    }
+    let system = arguments.system.iter().map(|text| Message::new("system", text));
+    let messages: Vec<Message> = system.chain([Message::new("user", prompt)]).collect();
+    Ok(runtime.encode_chat(&messages)?)
+}
+
+/// Streams an answer to the terminal, with a bar while the prompt is read.
+pub struct Screen {
+    visible: bool,
+    bar: Option<Progress>,
+    ends_in_newline: bool,
+    failure: Option<std::io::Error>,
+}
+
+impl Screen {
+    /// A screen that shows text as it comes, or only progress.
+    pub fn new(visible: bool) -> Self {
+        Self { visible, bar: None, ends_in_newline: true, failure: None }
+    }
+
+    /// Ends the last line.
+    ///
+    /// # Errors
+    /// Standard output could not be written; the generation was stopped for it.
+    pub fn end(mut self) -> std::io::Result<()> {
+        self.bar = None;
+        if let Some(error) = self.failure {
+            return Err(error);
+        }
+        if self.visible && !self.ends_in_newline { output::text("\n") } else { Ok(()) }
+    }
+}
+
+impl GenerateObserver for Screen {
+    fn prefill_progress(&mut self, done: f64, total: usize) {
+        let bar = self.bar.get_or_insert_with(|| Progress::new("prompt", Unit::Tokens));
+        bar.update(done as u64, total as u64);
+        if done >= total as f64 {
+            self.bar = None;
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        if self.visible && self.failure.is_none() {
+            self.ends_in_newline = text.ends_with('\n');
+            self.failure = output::text(text).err();
+        }
+    }
+
+    fn should_stop(&mut self) -> bool {
+        self.failure.is_some() || interrupt::asked()
+    }
+}
+
+/// The line that ends every answer.
+pub fn final_line(generation: &Generation, status: &Status) -> String {
+    let budget = match status.plan.plan.budget {
+        coldpress::Bytes::MAX => "unlimited budget".to_owned(),
+        budget => format!("budget {budget}"),
+    };
+    let experts = status.experts.as_ref().map_or_else(String::new, |experts| {
+        let looked_up = experts.hits + experts.misses;
+        let rate = if looked_up == 0 { 0.0 } else { 100.0 * experts.hits as f64 / looked_up as f64 };
+        format!(
+            ", experts {} hits ({rate:.0}%) / {} misses / {} read",
+            experts.hits,
+            experts.misses,
+            coldpress::Bytes(experts.bytes_read)
+        )
+    });
+    format!(
+        "peak {} of {budget}, {:.1} tok/s prefill, {:.1} tok/s decode{experts}",
+        status.peak.rss,
+        generation.prefill_tokens_per_second(),
+        generation.decode_tokens_per_second(),
+    )
+}
+
+fn milliseconds(time: std::time::Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// The object of `--json`.
+fn report(generation: &Generation, status: &Status) -> serde_json::Value {
+    let plan = &status.plan.plan;
+    let experts = status.experts.clone().unwrap_or_default();
+    let disk_wait_ms = experts.disk_wait_us as f64 / 1e3;
+    let forward_ms = milliseconds(generation.forward_time);
+    serde_json::json!({
+        "text": generation.text,
+        "tokens": generation.tokens,
+        "prompt_tokens": generation.prompt_tokens,
+        "completion_tokens": generation.tokens.len(),
+        "finish_reason": generation.finish_reason,
+        "ttft_ms": milliseconds(generation.time_to_first_token),
+        "prefill_tokens_per_second": generation.prefill_tokens_per_second(),
+        "decode_tokens_per_second": generation.decode_tokens_per_second(),
+        "residency": status.plan.residency,
+        "policy": status.policy,
+        "reader": status.reader,
+        "threads": status.plan.threads,
+        "isa": status.plan.isa,
+        "budget_bytes": plan.budget,
+        "context": plan.context,
+        "chunk_tokens": plan.chunk_tokens,
+        "planned": {
+            "fixed": plan.fixed,
+            "dense": plan.dense,
+            "kv": plan.kv,
+            "scratch": plan.scratch,
+            "read_ring": plan.read_ring,
+            "slots": plan.slots,
+        },
+        "peak_bytes": {
+            "rss": status.peak.rss,
+            "anon": status.peak.anon,
+            "cgroup": status.peak.cgroup,
+        },
+        "experts": {
+            "hits": experts.hits,
+            "misses": experts.misses,
+            "evictions": experts.evictions,
+            "bytes_read": experts.bytes_read,
+            "device_bytes_read": experts.device_bytes_read,
+            "reads": experts.reads,
+            "prefetched": 0,
+            "prefetch_used": 0,
+        },
+        "time_ms": {
+            "disk_wait": disk_wait_ms,
+            "compute": (forward_ms - disk_wait_ms).max(0.0),
+            "host": (milliseconds(generation.total_time) - forward_ms).max(0.0),
+        },
+        "exact": true,
+        "lossy": [],
+    })
+}

@@ -1,0 +1,217 @@
+//! What a caller decides before a model is loaded.
+//!
+//! Plain data with defaults that suit a machine where nothing is known. The program turns flags and environment into
+//! this; the library reads neither.
+
+use std::path::PathBuf;
+
+use coldpress_experts::ReaderChoice;
+use coldpress_kernels::Isa;
+use coldpress_memory::SizeSpec;
+use coldpress_model::KvType;
+use coldpress_workers::THREADS_MAX;
+
+use crate::error::EngineError;
+
+/// Who holds the bytes of the routed experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Residency {
+    /// `resident` when everything fits the budget, else `streamed`.
+    #[default]
+    Auto,
+    /// All experts are loaded once; refused when they do not fit.
+    Resident,
+    /// Experts are read on demand into a fixed set of slots, past the page cache.
+    Streamed,
+}
+
+impl Residency {
+    /// All choices with their names on the command line.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("auto", Self::Auto), ("resident", Self::Resident), ("streamed", Self::Streamed)];
+
+    /// Name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|&&(_, value)| value == self).map_or("auto", |&(name, _)| name)
+    }
+}
+
+/// How expert reads are issued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ReaderKind {
+    /// io_uring where the system allows it, else a pool of threads with positioned reads.
+    #[default]
+    Auto,
+    /// io_uring; refused where the system does not allow it.
+    Uring,
+    /// A pool of threads with positioned reads.
+    Pread,
+}
+
+impl ReaderKind {
+    /// All choices with their names on the command line.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("auto", Self::Auto), ("uring", Self::Uring), ("pread", Self::Pread)];
+
+    pub(crate) fn choice(self) -> ReaderChoice {
+        match self {
+            Self::Auto => ReaderChoice::Auto,
+            Self::Uring => ReaderChoice::Uring,
+            Self::Pread => ReaderChoice::Pread,
+        }
+    }
+}
+
+/// Names of the eviction policies; the first one is the default.
+pub const POLICIES: [&str; 1] = ["per-layer-lru"];
+
+/// Where a pack file of the model's experts may come from.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum PackUse {
+    /// Read experts from the model file.
+    #[default]
+    Never,
+    /// Use the model's pack in this folder if there is one.
+    IfPresent(PathBuf),
+    /// Use the model's pack in this folder, writing it first if it is absent.
+    BuildIfAbsent(PathBuf),
+    /// Use exactly this pack file.
+    File(PathBuf),
+}
+
+impl PackUse {
+    pub(crate) fn builds(&self) -> bool {
+        matches!(self, Self::BuildIfAbsent(_))
+    }
+}
+
+/// Everything that can be chosen when loading a model.
+///
+/// ```
+/// use coldpress::{LoadConfiguration, Residency};
+/// let configuration = LoadConfiguration::default()
+///     .budget("6GiB".parse().expect("a size"))
+///     .residency(Residency::Streamed);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct LoadConfiguration {
+    pub(crate) budget: Option<SizeSpec>,
+    pub(crate) residency: Residency,
+    pub(crate) cold_fraction: Option<f64>,
+    pub(crate) context: Option<u32>,
+    pub(crate) chunk_tokens: Option<u32>,
+    pub(crate) threads: Option<usize>,
+    pub(crate) kv_type: KvType,
+    pub(crate) isa: Option<Isa>,
+    pub(crate) reader: ReaderKind,
+    pub(crate) pack: PackUse,
+    pub(crate) policy: Option<String>,
+    pub(crate) slots: Option<u64>,
+}
+
+impl LoadConfiguration {
+    /// Bound on the memory of the whole process. Default: 70 % of usable memory.
+    #[must_use]
+    pub fn budget(mut self, budget: SizeSpec) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// Residency mode. Default: `auto`.
+    #[must_use]
+    pub fn residency(mut self, residency: Residency) -> Self {
+        self.residency = residency;
+        self
+    }
+
+    /// Share of the routed-expert bytes, 0 to 1, that may live only on disk. Default: what the budget asks for.
+    #[must_use]
+    pub fn cold_fraction(mut self, fraction: f64) -> Self {
+        self.cold_fraction = Some(fraction);
+        self
+    }
+
+    /// Positions of the KV cache. Default: 8,192, or what the model and the budget allow.
+    #[must_use]
+    pub fn context(mut self, tokens: u32) -> Self {
+        self.context = Some(tokens);
+        self
+    }
+
+    /// Tokens of a prompt that pass each layer together. Default: 512, less where the budget is small.
+    #[must_use]
+    pub fn chunk_tokens(mut self, tokens: u32) -> Self {
+        self.chunk_tokens = Some(tokens);
+        self
+    }
+
+    /// Threads that compute. Default: the processors this process may use.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Precision of the KV cache. Default: f16.
+    #[must_use]
+    pub fn kv_type(mut self, kv_type: KvType) -> Self {
+        self.kv_type = kv_type;
+        self
+    }
+
+    /// Instruction set. Default: the best one of this machine; all give the same bits.
+    #[must_use]
+    pub fn isa(mut self, isa: Isa) -> Self {
+        self.isa = Some(isa);
+        self
+    }
+
+    /// How expert reads are issued. Default: `auto`.
+    #[must_use]
+    pub fn reader(mut self, reader: ReaderKind) -> Self {
+        self.reader = reader;
+        self
+    }
+
+    /// Where a pack may come from. Default: `Never`.
+    #[must_use]
+    pub fn pack(mut self, pack: PackUse) -> Self {
+        self.pack = pack;
+        self
+    }
+
+    /// Eviction policy, one of [`POLICIES`]. Default: the first of them.
+    #[must_use]
+    pub fn policy(mut self, name: &str) -> Self {
+        self.policy = Some(name.to_owned());
+        self
+    }
+
+    /// Exact number of expert slots, instead of as many as the budget holds. For measurements.
+    #[must_use]
+    pub fn slots(mut self, count: u64) -> Self {
+        self.slots = Some(count);
+        self
+    }
+
+    /// Checks what can be wrong without a model.
+    pub(crate) fn check(&self) -> Result<(), EngineError> {
+        let wrong = match self {
+            Self { policy: Some(name), .. } if !POLICIES.contains(&name.as_str()) => {
+                format!("'{name}' is not an eviction policy; known: {}", POLICIES.join(", "))
+            }
+            Self { cold_fraction: Some(fraction), .. } if !(0.0..=1.0).contains(fraction) => {
+                format!("the cold fraction is {fraction}; it must be between 0 and 1")
+            }
+            Self { threads: Some(threads), .. } if !(1..=THREADS_MAX).contains(threads) => {
+                format!("{threads} threads were asked for; 1 to {THREADS_MAX} work")
+            }
+            Self { context: Some(0), .. } => "the context is 0; the model needs at least 1 position".to_owned(),
+            Self { chunk_tokens: Some(0), .. } => "the chunk is 0; a chunk has at least 1 token".to_owned(),
+            Self { slots: Some(0), .. } => "0 slots were asked for; an expert needs 1".to_owned(),
+            _ => return Ok(()),
+        };
+        Err(EngineError::BadOption(wrong))
+    }
+}

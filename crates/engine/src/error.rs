@@ -1,0 +1,84 @@
+//! Errors of the library, by what the caller can do about them.
+
+use coldpress_experts::ExpertError;
+use coldpress_formats::FormatError;
+use coldpress_memory::{DoesNotFit, MemoryError, OverBudget};
+use coldpress_model::ModelError;
+use coldpress_text::TextError;
+
+/// What can go wrong from opening a model to the last token.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The budget cannot work; nothing was loaded. Shows every part, the smallest budget and what would help.
+    #[error(transparent)]
+    DoesNotFit(Box<DoesNotFit>),
+    /// The model file is damaged, incomplete or of an unknown kind.
+    #[error(transparent)]
+    BadModelFile(#[from] FormatError),
+    /// The model is readable but cannot be computed.
+    #[error(transparent)]
+    BadModel(ModelError),
+    /// The tokenizer or chat template of the file cannot be used.
+    #[error("the tokenizer of the model file cannot be used: {0}")]
+    Tokenizer(TextError),
+    /// The chat template refuses the messages.
+    #[error(transparent)]
+    Template(TextError),
+    /// The prompt and the answer do not fit the context.
+    #[error(
+        "the prompt has {prompt} tokens and the context holds {context}: shorten the prompt or load with a larger context"
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Positions of the KV cache.
+        context: usize,
+    },
+    /// An option has a value outside its range or does not go with another one.
+    #[error("{0}")]
+    BadOption(String),
+    /// The caller's observer asked to stop.
+    #[error("stopped on request")]
+    Cancelled,
+    /// Reading experts or writing a pack failed.
+    #[error(transparent)]
+    Expert(ExpertError),
+    /// The forward pass failed.
+    #[error(transparent)]
+    Forward(ModelError),
+    /// The system refused memory that the plan had counted on.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}
+
+impl EngineError {
+    /// Whether the model file itself is at fault (exit code 4 of the program).
+    pub fn is_bad_model(&self) -> bool {
+        match self {
+            Self::BadModelFile(_) | Self::BadModel(_) | Self::Tokenizer(_) => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<OverBudget> for EngineError {
+    fn from(error: OverBudget) -> Self {
+        Self::Memory(error.into())
+    }
+}
+
+impl From<ExpertError> for EngineError {
+    fn from(error: ExpertError) -> Self {
+        match error {
+            ExpertError::Cancelled => Self::Cancelled,
+            error => Self::Expert(error),
+        }
+    }
+}
+
+impl From<DoesNotFit> for EngineError {
+    fn from(error: DoesNotFit) -> Self {
+        Self::DoesNotFit(Box::new(error))
+    }
+}

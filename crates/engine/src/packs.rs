@@ -1,0 +1,208 @@
+//! Pack files of a model: where they are, whether they can be used, writing and checking them.
+//!
+//! A pack lies in a folder under its model's fingerprint, so models never get each other's experts. A pack that cannot be
+//! used is reported and left alone; reading experts from the model file gives the same bytes.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use coldpress_experts::pack::{PackConfig, VerifyConfig, write_pack};
+use coldpress_experts::{ExpertError, Fingerprint, Geometry, PackFile, READ_AHEAD_DEFAULT, ReaderChoice};
+use coldpress_formats::ModelFile;
+use coldpress_memory::{Bytes, Ledger, MachineFacts};
+use coldpress_model::{ModelSpec, describe};
+use coldpress_workers::Workers;
+
+use crate::configuration::PackUse;
+use crate::error::EngineError;
+use crate::plan::Prepared;
+use crate::runtime::{LoadObserver, LoadStage};
+
+/// Ending of pack file names.
+const EXTENSION: &str = "cpack";
+
+/// What packing or checking did.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct PackReport {
+    /// The pack.
+    pub path: PathBuf,
+    /// Its size.
+    pub file_bytes: Bytes,
+    /// Records in it.
+    pub records: u64,
+    /// Records written by this call; the others were there and whole.
+    pub records_written: u64,
+}
+
+fn place(folder: &Path, fingerprint: &Fingerprint) -> PathBuf {
+    folder.join(format!("{fingerprint}.{EXTENSION}"))
+}
+
+/// The pack to use for a model, if the configuration allows one and it exists. A pack in the cache folder that cannot be
+/// used becomes a note; one that was named by the user becomes an error.
+pub(crate) fn find(
+    pack_use: &PackUse,
+    file: &ModelFile,
+    spec: &ModelSpec,
+    geometry: &Geometry,
+    notes: &mut Vec<String>,
+) -> Result<Option<PackFile>, EngineError> {
+    let folder = match pack_use {
+        PackUse::Never => return Ok(None),
+        PackUse::File(path) => {
+            let fingerprint = Fingerprint::of(file.files(), &spec.experts)?;
+            return Ok(Some(PackFile::open(path, geometry, &fingerprint)?));
+        }
+        PackUse::IfPresent(folder) | PackUse::BuildIfAbsent(folder) => folder,
+    };
+    // Without any pack there is nothing to compare a fingerprint with, and no reason to read for one.
+    if !folder_has_packs(folder) {
+        return Ok(None);
+    }
+    let fingerprint = Fingerprint::of(file.files(), &spec.experts)?;
+    let path = place(folder, &fingerprint);
+    if !path.exists() {
+        return Ok(None);
+    }
+    match PackFile::open(&path, geometry, &fingerprint) {
+        Ok(pack) => Ok(Some(pack)),
+        Err(error @ ExpertError::Pack { .. }) => {
+            notes.push(format!("the pack is not used: {error}"));
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn folder_has_packs(folder: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else { return false };
+    entries.flatten().any(|entry| entry.path().extension().is_some_and(|extension| extension == EXTENSION))
+}
+
+/// Writes the pack before the first token where the configuration asks for it.
+pub(crate) fn build(
+    pack_use: &PackUse,
+    prepared: &Prepared,
+    ledger: &Ledger,
+    workers: &Workers,
+    observer: &mut dyn LoadObserver,
+) -> Result<Option<PackFile>, EngineError> {
+    let PackUse::BuildIfAbsent(folder) = pack_use else { return Ok(None) };
+    let spec = &prepared.spec;
+    if spec.experts.is_empty() {
+        return Ok(None);
+    }
+    let geometry = Geometry::new(&spec.experts)?;
+    let fingerprint = Fingerprint::of(prepared.file.files(), &spec.experts)?;
+    let path = place(folder, &fingerprint);
+    let job = Job { file: &prepared.file, spec, ledger, workers };
+    job.write(&path, observer)?;
+    Ok(Some(PackFile::open(&path, &geometry, &fingerprint)?))
+}
+
+/// Writes the pack of the model at `path`, or the rest of an unfinished one. `out` is the file to write (named `….cpack`), or a folder in
+/// which the pack gets its fingerprint's name.
+///
+/// # Errors
+/// The model has no routed experts, the disk has no room, another process writes the same pack, or reading or writing
+/// failed. What was written stays and the next call goes on from there.
+pub fn pack_model(
+    model: &Path,
+    out: &Path,
+    observer: &mut dyn LoadObserver,
+) -> Result<PackReport, EngineError> {
+    let (file, spec) = open(model)?;
+    let (ledger, workers) = resources()?;
+    let path = pack_path(out, &file, &spec)?;
+    Job { file: &file, spec: &spec, ledger: &ledger, workers: &workers }.write(&path, observer)
+}
+
+/// Compares every record of the model's pack with the model file, byte for byte.
+///
+/// # Errors
+/// The pack is absent, damaged, of another model, or a record differs: the first one is named.
+pub fn verify_pack(
+    model: &Path,
+    out: &Path,
+    observer: &mut dyn LoadObserver,
+) -> Result<PackReport, EngineError> {
+    let (file, spec) = open(model)?;
+    let (ledger, workers) = resources()?;
+    let geometry = Geometry::new(&spec.experts)?;
+    let path = pack_path(out, &file, &spec)?;
+    let fingerprint = Fingerprint::of(file.files(), &spec.experts)?;
+    let pack = PackFile::open(&path, &geometry, &fingerprint)?;
+    let config = VerifyConfig {
+        layers: &spec.experts,
+        files: file.files(),
+        ledger: &ledger,
+        read_ahead: READ_AHEAD_DEFAULT,
+    };
+    workers.enter(|team| {
+        pack.verify_against_source(config, team, |done, total| {
+            observer.progress(LoadStage::Verify, done, total);
+        })
+    })?;
+    Ok(PackReport {
+        path,
+        file_bytes: Bytes(pack.layout().file_bytes()),
+        records: geometry.record_count() as u64,
+        records_written: 0,
+    })
+}
+
+fn open(model: &Path) -> Result<(ModelFile, ModelSpec), EngineError> {
+    let file = ModelFile::open(model)?;
+    let spec = describe(&file).map_err(EngineError::BadModel)?;
+    if spec.experts.is_empty() {
+        let reason = format!("{} has no routed experts: there is nothing to pack", model.display());
+        return Err(EngineError::BadOption(reason));
+    }
+    Ok((file, spec))
+}
+
+fn resources() -> Result<(Ledger, Workers), EngineError> {
+    let facts = MachineFacts::detect()?;
+    Ok((Ledger::new(facts.default_budget()), Workers::new(facts.cpu_count.max(1))))
+}
+
+fn pack_path(out: &Path, file: &ModelFile, spec: &ModelSpec) -> Result<PathBuf, EngineError> {
+    if out.extension().is_some_and(|extension| extension == EXTENSION) || out.is_file() {
+        return Ok(out.to_owned());
+    }
+    Ok(place(out, &Fingerprint::of(file.files(), &spec.experts)?))
+}
+
+/// A model whose pack is to be written, and what to write it with.
+struct Job<'a> {
+    file: &'a ModelFile,
+    spec: &'a ModelSpec,
+    ledger: &'a Ledger,
+    workers: &'a Workers,
+}
+
+impl Job<'_> {
+    fn write(&self, path: &Path, observer: &mut dyn LoadObserver) -> Result<PackReport, EngineError> {
+        let cancel = AtomicBool::new(false);
+        let config = PackConfig {
+            layers: &self.spec.experts,
+            files: self.file.files(),
+            destination: path,
+            ledger: self.ledger,
+            reader: ReaderChoice::Auto,
+            read_ahead: READ_AHEAD_DEFAULT,
+        };
+        let written = self.workers.enter(|team| {
+            write_pack(config, team, &cancel, |done, total| {
+                observer.progress(LoadStage::Pack, done, total);
+                cancel.store(observer.should_stop(), Ordering::Relaxed);
+            })
+        })?;
+        Ok(PackReport {
+            path: path.to_owned(),
+            file_bytes: Bytes(written.file_bytes),
+            records: (written.records_written + written.records_kept) as u64,
+            records_written: written.records_written as u64,
+        })
+    }
+}

@@ -1,0 +1,273 @@
+//! From a model file and a configuration to a memory plan, without reading weights.
+//!
+//! `plan` and `load` both come through [`prepare`], so the figures printed are the figures used. The arithmetic is in
+//! `coldpress-memory`; this file brings the model's sizes and chooses the residency mode.
+
+use std::path::Path;
+
+use coldpress_experts::{Geometry, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, read_ring_bytes};
+use coldpress_formats::ModelFile;
+use coldpress_kernels::Kernels;
+use coldpress_memory::plan::{
+    CHUNK_TOKENS_MINIMUM, CONTEXT_MINIMUM, Plan, PlanInput, RecordClass, plan as divide,
+};
+use coldpress_memory::{Bytes, MachineFacts, Suggestion};
+use coldpress_model::{KvType, ModelSpec, describe, kv_bytes_per_token, largest_piece, scratch_cost};
+use coldpress_workers::WORKER_STACK_BYTES;
+
+use crate::configuration::{LoadConfiguration, Residency};
+use crate::error::EngineError;
+use crate::packs;
+use crate::sampling::Sampler;
+use crate::vocabulary::tokenizer_bytes;
+
+/// Context used when nobody asks for another one.
+const CONTEXT_DEFAULT: u32 = 8192;
+/// Prompt tokens per chunk when nobody asks for another figure.
+const CHUNK_DEFAULT: u32 = 512;
+/// Slots beyond one token's experts, so that reads can land while experts compute.
+const READ_AHEAD_SLOTS: u64 = 2;
+/// Positions whose logits are computed at a time where a call asks for many.
+pub(crate) const LOGIT_ROWS: usize = 4;
+/// Dense weights are read in pieces of this size: large enough for a disk's full rate.
+const DENSE_PIECE_BYTES: usize = 2 << 20;
+/// Program text and data, allocator, small structures: everything that no formula below names. Guard:
+/// `peak_stays_within_the_plan.rs`.
+const PROGRAM_BYTES: u64 = 24 << 20;
+
+/// What a model is, in a few figures.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct ModelSummary {
+    /// Architecture.
+    pub family: String,
+    /// Name stated in the file.
+    pub name: Option<String>,
+    /// Decoder layers.
+    pub layers: usize,
+    /// Layers with routed experts.
+    pub moe_layers: usize,
+    /// Routed experts of one layer (the largest number).
+    pub experts: usize,
+    /// Experts per token.
+    pub experts_per_token: usize,
+    /// Rows of the embedding.
+    pub vocabulary: usize,
+    /// Longest context the file states.
+    pub trained_context: usize,
+    /// Bytes of all tensors in the file.
+    pub tensor_bytes: Bytes,
+    /// Bytes of the routed experts as records.
+    pub expert_bytes: Bytes,
+}
+
+/// A plan with what it is based on.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct PlanReport {
+    /// The model.
+    pub model: ModelSummary,
+    /// Mode that will be used; never `auto`.
+    pub residency: Residency,
+    /// Why.
+    pub reason: String,
+    /// The pack that experts are read from, if any.
+    pub pack: Option<std::path::PathBuf>,
+    /// Memory that the machine, its control groups and limits leave to this process.
+    pub usable: Bytes,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Instruction set.
+    pub isa: &'static str,
+    /// Precision of the KV cache.
+    pub kv_type: &'static str,
+    /// The division of the budget.
+    pub plan: Plan,
+}
+
+/// Everything that is known before weights are read.
+pub(crate) struct Prepared {
+    pub file: ModelFile,
+    pub spec: ModelSpec,
+    pub kernels: Kernels,
+    pub pack: Option<PackFile>,
+    pub report: PlanReport,
+    /// Findings that the user should see, such as a pack that cannot be used.
+    pub notes: Vec<String>,
+}
+
+/// The plan for a model file under a configuration; what [`crate::Runtime::load`] would use.
+///
+/// # Errors
+/// The file is bad, an option does not fit the machine, or the budget cannot work.
+pub fn plan(path: &Path, configuration: &LoadConfiguration) -> Result<PlanReport, EngineError> {
+    Ok(prepare(path, configuration)?.report)
+}
+
+/// Opens a model file, describes it and divides the budget.
+pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<Prepared, EngineError> {
+    let file = ModelFile::open(path)?;
+    let spec = describe(&file).map_err(EngineError::BadModel)?;
+    let geometry = if spec.experts.is_empty() { None } else { Some(Geometry::new(&spec.experts)?) };
+    let facts = MachineFacts::detect()?;
+    let kernels = match configuration.isa {
+        None => Kernels::detect(),
+        Some(isa) => Kernels::for_isa(isa)
+            .ok_or_else(|| EngineError::BadOption(format!("this machine cannot run {} kernels", isa.name())))?,
+    };
+    let mut notes = Vec::new();
+    let pack = match &geometry {
+        Some(geometry) => packs::find(&configuration.pack, &file, &spec, geometry, &mut notes)?,
+        None => None,
+    };
+    let threads = configuration.threads.unwrap_or(facts.cpu_count).max(1);
+    let shares = Shares { file: &file, spec: &spec, geometry: geometry.as_ref(), facts: &facts, threads };
+    // A pack that will be written before the first token needs no ring for arranging records either.
+    let packed = pack.is_some() || configuration.pack.builds();
+    let (residency, reason, plan) = shares.choose(configuration, packed)?;
+    let report = PlanReport {
+        model: summary(&file, &spec, geometry.as_ref()),
+        residency,
+        reason,
+        pack: pack.as_ref().map(|pack| pack.file().path().to_owned()),
+        usable: facts.usable,
+        threads,
+        isa: kernels.isa().name(),
+        kv_type: configuration.kv_type.name(),
+        plan,
+    };
+    Ok(Prepared { file, spec, kernels, pack, report, notes })
+}
+
+/// Experts in flight at the same time: no more than there are slots to read into.
+pub(crate) fn read_ahead(slots: u64) -> usize {
+    READ_AHEAD_DEFAULT.min(usize::try_from(slots).unwrap_or(usize::MAX)).max(1)
+}
+
+/// Bytes of one piece while dense weights are read.
+pub(crate) fn dense_piece_bytes(spec: &ModelSpec) -> usize {
+    largest_piece(spec).max(DENSE_PIECE_BYTES)
+}
+
+fn summary(file: &ModelFile, spec: &ModelSpec, geometry: Option<&Geometry>) -> ModelSummary {
+    ModelSummary {
+        family: spec.family.to_owned(),
+        name: spec.name.clone(),
+        layers: spec.layers.len(),
+        moe_layers: spec.experts.len(),
+        experts: spec.experts.iter().map(|layer| layer.expert_count).max().unwrap_or(0),
+        experts_per_token: spec.experts_per_token(),
+        vocabulary: spec.vocabulary,
+        trained_context: spec.trained_context,
+        tensor_bytes: Bytes(file.tensor_bytes()),
+        expert_bytes: Bytes(geometry.map_or(0, Geometry::records_bytes)),
+    }
+}
+
+/// The sizes that a plan is made of.
+struct Shares<'a> {
+    file: &'a ModelFile,
+    spec: &'a ModelSpec,
+    geometry: Option<&'a Geometry>,
+    facts: &'a MachineFacts,
+    threads: usize,
+}
+
+impl Shares<'_> {
+    /// Chooses the residency mode and divides the budget for it.
+    fn choose(
+        &self,
+        configuration: &LoadConfiguration,
+        packed: bool,
+    ) -> Result<(Residency, String, Plan), EngineError> {
+        let input = self.input(configuration, packed)?;
+        if configuration.residency == Residency::Resident {
+            if configuration.cold_fraction.is_some_and(|fraction| fraction > 0.0) {
+                let reason = "a cold fraction above 0 keeps experts on disk: it does not go with --residency resident";
+                return Err(EngineError::BadOption(reason.to_owned()));
+            }
+            let minimum = input.records_minimum;
+            let all = input.records_total();
+            let spared = input.slots_at(all).saturating_sub(input.slots_at(minimum));
+            let savings = vec![Suggestion { flag: "--residency streamed".to_owned(), saves: spared }];
+            let input = PlanInput { records_minimum: all, other_savings: savings, ..input };
+            return Ok((Residency::Resident, "as asked".to_owned(), divide(&input)?));
+        }
+        let plan = divide(&input)?;
+        if configuration.residency == Residency::Streamed {
+            return Ok((Residency::Streamed, "as asked".to_owned(), plan));
+        }
+        if self.geometry.is_none() {
+            return Ok((Residency::Resident, "the model has no routed experts".to_owned(), plan));
+        }
+        Ok(if plan.everything_resident {
+            (Residency::Resident, "all experts fit the budget".to_owned(), plan)
+        } else {
+            let share = 100.0 * plan.slot_count as f64 / plan.records_total as f64;
+            let reason = match configuration.cold_fraction {
+                Some(fraction) => format!("the cold fraction of {fraction} keeps {share:.0}% of the experts in memory"),
+                None => format!("{share:.0}% of the experts fit the budget"),
+            };
+            (Residency::Streamed, reason, plan)
+        })
+    }
+
+    fn input(&self, configuration: &LoadConfiguration, packed: bool) -> Result<PlanInput, EngineError> {
+        let spec = self.spec;
+        let trained = u32::try_from(spec.trained_context).unwrap_or(u32::MAX);
+        let scratch = scratch_cost(spec, LOGIT_ROWS, self.threads);
+        let context = configuration.context.unwrap_or(CONTEXT_DEFAULT.min(trained));
+        let kv_per_token = |kv_type: KvType| Bytes(kv_bytes_per_token(spec, kv_type) as u64);
+        let slots_minimum = configuration.slots.unwrap_or(spec.experts_per_token() as u64 + READ_AHEAD_SLOTS);
+        let records: Vec<RecordClass> = self.record_classes();
+        // Dense weights stream through two pieces before there are any slots; a block of alignment at both ends.
+        let dense_ring = 2 * (dense_piece_bytes(spec) + 2 * RECORD_ALIGNMENT).next_multiple_of(self.facts.page_size);
+        let experts_ring = if spec.experts.is_empty() || packed {
+            0
+        } else {
+            read_ring_bytes(&spec.experts, read_ahead(records.iter().map(|class| class.count).sum()))
+        };
+        let mut savings = Vec::new();
+        if configuration.kv_type == KvType::F32 {
+            let saves = kv_per_token(KvType::F32).saturating_sub(kv_per_token(KvType::F16));
+            savings.push(Suggestion { flag: "--kv f16".to_owned(), saves: saves.saturating_mul(u64::from(context)) });
+        }
+        Ok(PlanInput {
+            budget: self.facts.budget(configuration.budget),
+            usable: self.facts.usable,
+            fixed: Bytes(self.fixed_bytes()?),
+            dense: Bytes(spec.dense_bytes() as u64),
+            kv_fixed: Bytes::ZERO,
+            kv_per_token: kv_per_token(configuration.kv_type),
+            kv_windows: Vec::new(),
+            context,
+            context_explicit: configuration.context.is_some(),
+            context_minimum: CONTEXT_MINIMUM,
+            scratch_fixed: Bytes(scratch.fixed + Sampler::bytes(spec.vocabulary)),
+            scratch_per_chunk_token: Bytes(scratch.per_row),
+            chunk_tokens_wanted: configuration.chunk_tokens.unwrap_or(CHUNK_DEFAULT).min(context),
+            chunk_tokens_minimum: configuration.chunk_tokens.unwrap_or(CHUNK_TOKENS_MINIMUM),
+            read_ring: Bytes(experts_ring.max(dense_ring as u64)),
+            records,
+            records_minimum: slots_minimum,
+            cold_fraction: configuration.cold_fraction.or(configuration.slots.map(|_| 1.0)),
+            page_bytes: self.facts.page_size as u64,
+            other_savings: savings,
+        })
+    }
+
+    fn record_classes(&self) -> Vec<RecordClass> {
+        let Some(geometry) = self.geometry else { return Vec::new() };
+        (0..geometry.layer_count())
+            .map(|layer| RecordClass {
+                record_bytes: Bytes(geometry.layer(layer).record_bytes as u64),
+                count: geometry.expert_count(layer) as u64,
+            })
+            .collect()
+    }
+
+    /// Program, header of the model file, tokenizer, thread stacks.
+    fn fixed_bytes(&self) -> Result<u64, EngineError> {
+        let header: u64 = self.file.files().iter().map(|file| file.header_len).sum();
+        let stacks = (self.threads * WORKER_STACK_BYTES) as u64;
+        Ok(PROGRAM_BYTES + header + tokenizer_bytes(self.file.metadata())? + stacks)
+    }
+}

@@ -1,0 +1,316 @@
+//! A loaded model and everything it computes with.
+//!
+//! [`Runtime::load`] is the one way in: plan first (refusals come before weights are read), then the ledger, then every
+//! part in the order of the plan. The runtime owns the parts; a [`Session`](crate::Session) owns its KV cache.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use coldpress_experts::{ExpertStatistics, ExpertStore, Residency as StoreResidency, StoreConfig, TensorRange, TensorStream};
+use coldpress_kernels::Kernels;
+use coldpress_memory::{Bytes, Ledger, LedgerSnapshot, MemoryWatch, Purpose, Reservation};
+use coldpress_model::{DenseTensor, DenseWeights, Model, ModelError, ModelSpec, Scratch, ScratchShape, TensorReader};
+use coldpress_text::{ChatTemplate, DateTime, ParseSpecial, RenderOptions, Tokenizer};
+use coldpress_workers::Workers;
+
+use crate::configuration::{LoadConfiguration, Residency};
+use crate::error::EngineError;
+use crate::packs;
+use crate::plan::{LOGIT_ROWS, PlanReport, Prepared, dense_piece_bytes, prepare, read_ahead};
+use crate::sampling::Sampler;
+use crate::vocabulary;
+
+/// The long parts of loading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadStage {
+    /// Writing a pack.
+    Pack,
+    /// Checking a pack.
+    Verify,
+    /// Reading dense weights.
+    Dense,
+    /// Reading all experts (`resident`).
+    Experts,
+}
+
+impl LoadStage {
+    /// A short word for a progress bar.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pack => "pack",
+            Self::Verify => "verify",
+            Self::Dense => "load",
+            Self::Experts => "experts",
+        }
+    }
+}
+
+/// Receives what happens while a model is loaded or packed. All methods have defaults.
+pub trait LoadObserver {
+    /// `done` of `total` bytes of a stage.
+    fn progress(&mut self, stage: LoadStage, done: u64, total: u64) {
+        let _ = (stage, done, total);
+    }
+
+    /// Something the user should know, one sentence.
+    fn note(&mut self, text: &str) {
+        let _ = text;
+    }
+
+    /// Asked often; `true` ends the work with [`EngineError::Cancelled`].
+    fn should_stop(&mut self) -> bool {
+        false
+    }
+}
+
+impl LoadObserver for crate::Silent {}
+
+/// The largest memory figures seen so far, from the operating system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct PeakMemory {
+    /// Resident memory of the process.
+    pub rss: Bytes,
+    /// Anonymous memory of the process, sampled after every forward pass.
+    pub anon: Bytes,
+    /// Charge of the process's control group (other processes in it and page cache included), where there is one.
+    pub cgroup: Option<Bytes>,
+}
+
+/// The state of a runtime.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Status {
+    /// The plan it was loaded with.
+    pub plan: PlanReport,
+    /// Eviction policy of the expert store; `none` for dense models.
+    pub policy: &'static str,
+    /// How experts are read; `none` for dense models.
+    pub reader: &'static str,
+    /// The ledger: budget, reserved bytes and peak by purpose.
+    pub ledger: LedgerSnapshot,
+    /// Counters of the expert store; absent for dense models.
+    pub experts: Option<ExpertStatistics>,
+    /// Peaks from the operating system.
+    pub peak: PeakMemory,
+}
+
+/// A model that is ready to answer.
+pub struct Runtime {
+    pub(crate) configuration: LoadConfiguration,
+    pub(crate) report: PlanReport,
+    pub(crate) ledger: Ledger,
+    pub(crate) workers: Workers,
+    pub(crate) kernels: Kernels,
+    pub(crate) model: Model,
+    pub(crate) experts: Option<ExpertStore>,
+    pub(crate) scratch: Scratch,
+    pub(crate) sampler: Sampler,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    template: Option<ChatTemplate>,
+    memory: MemoryWatch,
+    peak_anon: Bytes,
+    _fixed: Reservation,
+}
+
+impl Runtime {
+    /// Plans, then loads the model at `path`: a `.gguf` file, any part of a split set, or a folder with one set.
+    ///
+    /// # Errors
+    /// [`EngineError::DoesNotFit`] before any weight is read; bad files and options; failed reads.
+    pub fn load(
+        path: &Path,
+        configuration: &LoadConfiguration,
+        observer: &mut dyn LoadObserver,
+    ) -> Result<Self, EngineError> {
+        configuration.check()?;
+        let mut prepared = prepare(path, configuration)?;
+        for note in &prepared.notes {
+            observer.note(note);
+        }
+        for note in &prepared.report.plan.notes {
+            observer.note(&note.to_string());
+        }
+        let plan = &prepared.report.plan;
+        let ledger = Ledger::new(plan.budget);
+        let fixed = ledger.reserve(Purpose::Fixed, plan.fixed)?;
+        let metadata = prepared.file.metadata();
+        let tokenizer = Arc::new(vocabulary::tokenizer(metadata)?);
+        let template = vocabulary::chat_template(metadata, &tokenizer)?;
+        let workers = Workers::new(prepared.report.threads);
+        if prepared.pack.is_none() {
+            prepared.pack = packs::build(&configuration.pack, &prepared, &ledger, &workers, observer)?;
+        }
+        let weights = load_dense(&prepared, configuration, &ledger, observer)?;
+        let experts = open_experts(&mut prepared, configuration, &ledger, &workers, observer)?;
+        let shape = ScratchShape {
+            rows: prepared.report.plan.chunk_tokens as usize,
+            logit_rows: LOGIT_ROWS,
+            threads: prepared.report.threads,
+        };
+        let scratch = Scratch::new(&ledger, &prepared.spec, shape).map_err(EngineError::Forward)?;
+        let sampler = Sampler::new(&ledger, prepared.spec.vocabulary)?;
+        Ok(Self {
+            configuration: configuration.clone(),
+            report: prepared.report,
+            ledger,
+            workers,
+            kernels: prepared.kernels,
+            model: Model::new(prepared.spec, weights),
+            experts,
+            scratch,
+            sampler,
+            tokenizer,
+            template,
+            memory: MemoryWatch::new(),
+            peak_anon: Bytes::ZERO,
+            _fixed: fixed,
+        })
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Rows of the output head.
+    pub fn vocabulary(&self) -> usize {
+        self.model.spec().vocabulary
+    }
+
+    /// Whether the file has a chat template.
+    pub fn has_chat_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// Ids of a plain text, with a begin-of-text token where the model wants one. `parse_special` reads control tokens in
+    /// the text as such.
+    ///
+    /// # Errors
+    /// None at present; reserved for tokenizers that can refuse a text.
+    pub fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError> {
+        let parse = if parse_special { ParseSpecial::Yes } else { ParseSpecial::No };
+        Ok(self.tokenizer.encode_prompt(text, parse))
+    }
+
+    /// Ids of a conversation through the model's chat template, ready for the assistant's answer.
+    ///
+    /// # Errors
+    /// The file has no template, or the template refuses the messages.
+    pub fn encode_chat(&self, messages: &[coldpress_text::Message]) -> Result<Vec<u32>, EngineError> {
+        let Some(template) = &self.template else {
+            return Err(EngineError::BadOption("this model file has no chat template".to_owned()));
+        };
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let date = DateTime::from_unix_seconds(i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX));
+        let options = RenderOptions { add_generation_prompt: true, date: Some(date), ..RenderOptions::default() };
+        self.tokenizer.encode_chat(template, messages, &options).map_err(EngineError::Template)
+    }
+
+    /// Figures of this moment.
+    pub fn status(&self) -> Status {
+        let usage = self.memory.read().unwrap_or_default();
+        let experts = self.experts.as_ref();
+        Status {
+            plan: self.report.clone(),
+            policy: experts.map_or("none", ExpertStore::policy_name),
+            reader: experts.map_or("none", ExpertStore::reader_name),
+            ledger: self.ledger.snapshot(),
+            experts: experts.map(ExpertStore::statistics),
+            peak: PeakMemory {
+                rss: usage.process.peak_rss,
+                anon: self.peak_anon.max(usage.process.anon),
+                cgroup: usage.cgroup_peak,
+            },
+        }
+    }
+
+    /// Looks at the process's memory, so that its peak is known.
+    pub(crate) fn sample_memory(&mut self) {
+        if let Ok(usage) = self.memory.read() {
+            self.peak_anon = self.peak_anon.max(usage.process.anon);
+        }
+    }
+}
+
+fn load_dense(
+    prepared: &Prepared,
+    configuration: &LoadConfiguration,
+    ledger: &Ledger,
+    observer: &mut dyn LoadObserver,
+) -> Result<DenseWeights, EngineError> {
+    let piece = dense_piece_bytes(&prepared.spec);
+    let stream = TensorStream::open(prepared.file.files(), configuration.reader.choice(), ledger, piece)?;
+    let mut reader = DenseReader { stream };
+    let mut progress = |done, total| {
+        observer.progress(LoadStage::Dense, done, total);
+        !observer.should_stop()
+    };
+    let big_endian = prepared.file.big_endian();
+    DenseWeights::load(ledger, &prepared.spec, big_endian, &mut reader, &mut progress).map_err(|error| match error {
+        ModelError::Cancelled => EngineError::Cancelled,
+        error => EngineError::Forward(error),
+    })
+}
+
+/// Reads dense tensors for the model crate, which opens no files itself.
+struct DenseReader {
+    stream: TensorStream,
+}
+
+impl TensorReader for DenseReader {
+    fn read(
+        &mut self,
+        tensor: &DenseTensor,
+        row_bytes: usize,
+        rows_multiple: usize,
+        take: &mut dyn FnMut(&mut [u8]) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        let range = TensorRange {
+            file: tensor.file,
+            offset: tensor.offset,
+            rows: tensor.byte_len / row_bytes as u64,
+            row_bytes: row_bytes as u64,
+            rows_multiple: rows_multiple as u64,
+        };
+        self.stream.each_piece(&range, |_, piece| take(piece))
+    }
+}
+
+fn open_experts(
+    prepared: &mut Prepared,
+    configuration: &LoadConfiguration,
+    ledger: &Ledger,
+    workers: &Workers,
+    observer: &mut dyn LoadObserver,
+) -> Result<Option<ExpertStore>, EngineError> {
+    let spec: &ModelSpec = &prepared.spec;
+    if spec.experts.is_empty() {
+        return Ok(None);
+    }
+    let plan = &prepared.report.plan;
+    let residency = match prepared.report.residency {
+        Residency::Resident => StoreResidency::Resident,
+        Residency::Auto | Residency::Streamed => {
+            StoreResidency::Streamed { slots: usize::try_from(plan.slot_count).unwrap_or(usize::MAX) }
+        }
+    };
+    let mut store = ExpertStore::open(StoreConfig {
+        layers: spec.experts.clone(),
+        files: prepared.file.files().to_vec(),
+        pack: prepared.pack.take(),
+        ledger: ledger.clone(),
+        residency,
+        reader: configuration.reader.choice(),
+        policy: None,
+        read_ahead: read_ahead(plan.slot_count),
+    })?;
+    for notice in store.notices() {
+        observer.note(notice);
+    }
+    if residency == StoreResidency::Resident {
+        workers.enter(|team| {
+            store.preload_all(team, |done, total| observer.progress(LoadStage::Experts, done, total))
+        })?;
+    }
+    Ok(Some(store))
+}

@@ -1,0 +1,146 @@
+//! The attention half of a layer: norm, projections, rotation, cache write, attention, output projection, residual.
+
+use coldpress_kernels::attention::{Attention, AttentionShape, attention};
+use coldpress_kernels::vector::{self, RopeRows};
+use coldpress_kernels::{Kernels, MatmulJob, matmul};
+use coldpress_workers::Team;
+
+use crate::forward::{ForwardEngine, Model, Segment};
+use crate::scratch::Scratch;
+use crate::spec::{AttentionSpec, LinearSpec, RopePairing, VectorHandle};
+
+impl Model {
+    /// Adds the attention of `layer` to the residual stream of the first `rows` rows and fills the caches.
+    pub(crate) fn attend(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        segments: &mut [Segment<'_>],
+        layer: usize,
+        rows: usize,
+    ) {
+        let spec = &self.spec.layers[layer].attention;
+        self.project(engine, layer, rows);
+        self.rotate(engine, spec, rows);
+        self.attend_segments(engine, spec, segments, layer);
+
+        let hidden = self.spec.hidden;
+        let query_width = spec.shape.query_row_len();
+        let (team, kernels) = (engine.team, engine.kernels);
+        let Scratch { residual, input, block_out, .. } = &mut *engine.scratch;
+        input.quantize(team, kernels, rows, query_width);
+        let out = &mut block_out.as_mut_slice_of::<f32>()[..rows * hidden];
+        let weights = self.weights.matrix(spec.output.weight);
+        matmul(team, kernels, &mut [MatmulJob::new(weights, input.rows(0, rows, query_width), out)]);
+        self.add_bias(spec.output, out);
+        vector::add_assign(team, kernels, &mut residual.as_mut_slice_of::<f32>()[..rows * hidden], out);
+    }
+
+    fn project(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, rows: usize) {
+        let hidden = self.spec.hidden;
+        let (team, kernels) = (engine.team, engine.kernels);
+        let norm = self.weights.vector(self.spec.layers[layer].attention_norm);
+        let spec = &self.spec.layers[layer].attention;
+        let Scratch { residual, input, query, key, value, .. } = &mut *engine.scratch;
+        let residual = &residual.as_slice_of::<f32>()[..rows * hidden];
+        vector::rms_norm(team, kernels, residual, norm, self.spec.norm_epsilon, input.floats_mut(rows * hidden));
+        input.quantize(team, kernels, rows, hidden);
+        let input = input.rows(0, rows, hidden);
+        let query = &mut query.as_mut_slice_of::<f32>()[..rows * spec.shape.query_row_len()];
+        let key = &mut key.as_mut_slice_of::<f32>()[..rows * spec.shape.kv_row_len()];
+        let value = &mut value.as_mut_slice_of::<f32>()[..rows * spec.shape.kv_row_len()];
+        matmul(
+            team,
+            kernels,
+            &mut [
+                MatmulJob::new(self.weights.matrix(spec.query.weight), input, &mut *query),
+                MatmulJob::new(self.weights.matrix(spec.key.weight), input, &mut *key),
+                MatmulJob::new(self.weights.matrix(spec.value.weight), input, &mut *value),
+            ],
+        );
+        self.add_bias(spec.query, query);
+        self.add_bias(spec.key, key);
+        self.add_bias(spec.value, value);
+    }
+
+    /// Adds a projection's bias to each row of `out`.
+    pub(crate) fn add_bias(&self, linear: LinearSpec, out: &mut [f32]) {
+        let Some(bias) = linear.bias else { return };
+        let bias = self.weights.vector(bias);
+        for row in out.chunks_exact_mut(bias.len()) {
+            row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+        }
+    }
+
+    /// Per-head norms and rotary embedding of queries and keys.
+    fn rotate(&self, engine: &mut ForwardEngine<'_, '_>, spec: &AttentionSpec, rows: usize) {
+        let half = self.inverse_frequencies.len();
+        let Scratch { query, key, cosines, sines, .. } = &mut *engine.scratch;
+        let table = RopeRows {
+            head_dim: spec.shape.head_dim,
+            rotary_dims: self.spec.rope.dimensions,
+            cosines: &cosines.as_slice_of::<f32>()[..rows * half],
+            sines: &sines.as_slice_of::<f32>()[..rows * half],
+        };
+        let rotate = match self.spec.rope.pairing {
+            RopePairing::HalfSplit => vector::rope_half_split,
+            RopePairing::Interleaved => vector::rope_interleaved,
+        };
+        let AttentionShape { head_dim, heads, kv_heads } = spec.shape;
+        for (buffer, heads, norm) in [(query, heads, spec.query_norm), (key, kv_heads, spec.key_norm)] {
+            let values = &mut buffer.as_mut_slice_of::<f32>()[..rows * heads * head_dim];
+            self.norm_heads(engine.team, engine.kernels, norm, values);
+            rotate(engine.team, engine.kernels, values, table);
+        }
+    }
+
+    fn norm_heads(
+        &self,
+        team: &Team<'_>,
+        kernels: Kernels,
+        norm: Option<VectorHandle>,
+        values: &mut [f32],
+    ) {
+        if let Some(norm) = norm {
+            vector::rms_norm_in_place(team, kernels, values, self.weights.vector(norm), self.spec.norm_epsilon);
+        }
+    }
+
+    fn attend_segments(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        spec: &AttentionSpec,
+        segments: &mut [Segment<'_>],
+        layer: usize,
+    ) {
+        let query_width = spec.shape.query_row_len();
+        let kv_width = spec.shape.kv_row_len();
+        let Scratch { input, query, key, value, attention: scratch, .. } = &mut *engine.scratch;
+        let mut first_row = 0;
+        for segment in segments {
+            let count = segment.tokens.len();
+            let rows = first_row..first_row + count;
+            let kv = rows.start * kv_width..rows.end * kv_width;
+            let keys = &key.as_slice_of::<f32>()[kv.clone()];
+            let values = &value.as_slice_of::<f32>()[kv];
+            segment.cache.write(engine.team, engine.kernels, layer, keys, values);
+            let first_position = segment.cache.len();
+            let queries = rows.start * query_width..rows.end * query_width;
+            attention(
+                engine.team,
+                engine.kernels,
+                Attention {
+                    shape: spec.shape,
+                    query: &query.as_slice_of::<f32>()[queries.clone()],
+                    first_position,
+                    cache: segment.cache.rows(layer, first_position + count),
+                    window: None,
+                    sinks: None,
+                    scale: spec.scale,
+                    out: &mut input.floats_mut(queries.end)[queries],
+                    scratch: scratch.as_mut_slice_of::<f32>(),
+                },
+            );
+            first_row += count;
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The feed-forward half of a layer: dense gated networks, routed experts, the shared expert.
+//!
+//! Routed experts compute in the order in which the store hands them out (hits first, then as reads land); each result
+//! goes to its own place in `pairs`, and the sum runs in router-rank order afterwards. So neither the cache nor the disk
+//! can change a bit of the answer.
+
+use arrayvec::ArrayVec;
+use coldpress_experts::{ExpertStore, RecordRef};
+use coldpress_kernels::{MatmulJob, matmul, vector};
+
+use crate::error::ModelError;
+use crate::forward::{ForwardEngine, Model};
+use crate::route::Routing;
+use crate::scratch::Scratch;
+use crate::spec::{FeedForwardSpec, GatedFeedForwardSpec, MoeSpec, SharedExpertSpec};
+
+/// Experts that compute in one parallel region.
+const EXPERTS_AT_ONCE: usize = 16;
+
+/// An expert that is ready to compute: its weights and the rows of `pairs` it fills.
+struct Work<'a> {
+    record: RecordRef<'a>,
+    pairs: std::ops::Range<usize>,
+}
+
+impl Model {
+    /// Adds the feed-forward block of `layer` to the residual stream of the first `rows` rows.
+    pub(crate) fn feed_forward(
+        &mut self,
+        engine: &mut ForwardEngine<'_, '_>,
+        layer: usize,
+        rows: usize,
+    ) -> Result<(), ModelError> {
+        self.norm_input(engine, layer, rows);
+        let mut routing = self.take_routing();
+        let result = match &self.spec.layers[layer].feed_forward {
+            FeedForwardSpec::Dense(dense) => {
+                self.gated(engine, dense, rows);
+                Ok(())
+            }
+            FeedForwardSpec::Moe(moe) => self.mixture(engine, moe, &mut routing, rows),
+        };
+        self.put_routing(routing);
+        result?;
+        let elements = rows * self.spec.hidden;
+        let Scratch { residual, block_out, .. } = &mut *engine.scratch;
+        let block_out = &block_out.as_slice_of::<f32>()[..elements];
+        vector::add_assign(engine.team, engine.kernels, &mut residual.as_mut_slice_of::<f32>()[..elements], block_out);
+        Ok(())
+    }
+
+    fn norm_input(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, rows: usize) {
+        let hidden = self.spec.hidden;
+        let norm = self.weights.vector(self.spec.layers[layer].feed_forward_norm);
+        let Scratch { residual, input, .. } = &mut *engine.scratch;
+        let residual = &residual.as_slice_of::<f32>()[..rows * hidden];
+        let normed = input.floats_mut(rows * hidden);
+        vector::rms_norm(engine.team, engine.kernels, residual, norm, self.spec.norm_epsilon, normed);
+        input.quantize(engine.team, engine.kernels, rows, hidden);
+    }
+
+    /// Dense gated network of the prepared input into `block_out`.
+    fn gated(&self, engine: &mut ForwardEngine<'_, '_>, spec: &GatedFeedForwardSpec, rows: usize) {
+        let (hidden, width) = (self.spec.hidden, spec.width);
+        let (team, kernels) = (engine.team, engine.kernels);
+        let Scratch { input, gate, up, inner, block_out, .. } = &mut *engine.scratch;
+        let input = input.rows(0, rows, hidden);
+        let gate = &mut gate.as_mut_slice_of::<f32>()[..rows * width];
+        let up = &mut up.as_mut_slice_of::<f32>()[..rows * width];
+        matmul(
+            team,
+            kernels,
+            &mut [
+                MatmulJob::new(self.weights.matrix(spec.gate), input, &mut *gate),
+                MatmulJob::new(self.weights.matrix(spec.up), input, &mut *up),
+            ],
+        );
+        vector::swiglu(team, kernels, gate, up, inner.floats_mut(rows * width));
+        inner.quantize(team, kernels, rows, width);
+        let output = &mut block_out.as_mut_slice_of::<f32>()[..rows * hidden];
+        let weights = self.weights.matrix(spec.down);
+        matmul(team, kernels, &mut [MatmulJob::new(weights, inner.rows(0, rows, width), output)]);
+    }
+
+    fn mixture(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        moe: &MoeSpec,
+        routing: &mut Routing,
+        rows: usize,
+    ) -> Result<(), ModelError> {
+        self.route(engine, moe, routing, rows);
+        let store = engine.experts.take().expect("a model with MoE blocks runs with an expert store");
+        let result = self.routed(engine, store, moe, routing, rows);
+        engine.experts = Some(store);
+        result?;
+        self.combine(engine, moe, routing, rows);
+        Ok(())
+    }
+
+    fn route(&self, engine: &mut ForwardEngine<'_, '_>, moe: &MoeSpec, routing: &mut Routing, rows: usize) {
+        let Scratch { input, router, .. } = &mut *engine.scratch;
+        let logits = &mut router.as_mut_slice_of::<f32>()[..rows * moe.router.experts];
+        let weights = self.weights.matrix(moe.router.weight);
+        let input = input.rows(0, rows, self.spec.hidden);
+        matmul(engine.team, engine.kernels, &mut [MatmulJob::new(weights, input, &mut *logits)]);
+        routing.route(engine.team, engine.kernels, &moe.router, logits, rows);
+    }
+
+    /// Submits the reads, computes the shared expert while they run, then every routed expert as it lands.
+    fn routed(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        store: &mut ExpertStore,
+        moe: &MoeSpec,
+        routing: &Routing,
+        rows: usize,
+    ) -> Result<(), ModelError> {
+        let mut visit = store.begin(moe.store_layer, &routing.experts)?;
+        match &moe.shared {
+            Some(shared) => self.shared_expert(engine, shared, rows),
+            None => engine.scratch.block_out.as_mut_slice_of::<f32>()[..rows * self.spec.hidden].fill(0.0),
+        }
+        while let Some(ready) = visit.next_ready(engine.team)? {
+            let mut work: ArrayVec<Work<'_>, EXPERTS_AT_ONCE> = ArrayVec::new();
+            let mut work_rows = 0;
+            for (index, record) in ready.iter() {
+                let pairs = routing.pairs(index);
+                if work.is_full() || work_rows + pairs.len() > rows.max(routing.top_k) {
+                    self.experts(engine, moe, routing, rows, &work);
+                    work.clear();
+                    work_rows = 0;
+                }
+                work_rows += pairs.len();
+                work.push(Work { record, pairs });
+            }
+            self.experts(engine, moe, routing, rows, &work);
+        }
+        Ok(())
+    }
+
+    /// The shared expert of the prepared input into `block_out`.
+    fn shared_expert(&self, engine: &mut ForwardEngine<'_, '_>, shared: &SharedExpertSpec, rows: usize) {
+        self.gated(engine, &shared.feed_forward, rows);
+        let Some(gate) = shared.gate else { return };
+        let hidden = self.spec.hidden;
+        let Scratch { input, gate: factors, block_out, .. } = &mut *engine.scratch;
+        let factors = &mut factors.as_mut_slice_of::<f32>()[..rows];
+        let weights = self.weights.matrix(gate);
+        let input = input.rows(0, rows, hidden);
+        matmul(engine.team, engine.kernels, &mut [MatmulJob::new(weights, input, &mut *factors)]);
+        vector::sigmoid(engine.kernels, factors);
+        for (row, factor) in block_out.as_mut_slice_of::<f32>().chunks_exact_mut(hidden).zip(factors) {
+            row.iter_mut().for_each(|value| *value *= *factor);
+        }
+    }
+
+    /// Computes the experts in `work` for their rows, results into `pairs`.
+    fn experts(&self, engine: &mut ForwardEngine<'_, '_>, moe: &MoeSpec, routing: &Routing, rows: usize, work: &[Work<'_>]) {
+        let (hidden, width) = (self.spec.hidden, moe.width);
+        let (team, kernels) = (engine.team, engine.kernels);
+        let Scratch { input, gathered, gate, up, inner, pairs, .. } = &mut *engine.scratch;
+        let total: usize = work.iter().map(|work| work.pairs.len()).sum();
+        // A single row is the same input for every expert.
+        let single = rows == 1;
+        if !single {
+            let mut at = 0;
+            for Work { pairs, .. } in work {
+                gathered.gather(input, hidden, at, &routing.row_of[pairs.clone()]);
+                at += pairs.len();
+            }
+        }
+        let source = if single { &*input } else { &*gathered };
+        let mut gate_left = &mut gate.as_mut_slice_of::<f32>()[..total * width];
+        let mut up_left = &mut up.as_mut_slice_of::<f32>()[..total * width];
+        let mut jobs: ArrayVec<MatmulJob<'_>, { 2 * EXPERTS_AT_ONCE }> = ArrayVec::new();
+        let mut at = 0;
+        for Work { record, pairs } in work {
+            let count = pairs.len();
+            let input = source.rows(if single { 0 } else { at }, count, hidden);
+            let (output, rest) = std::mem::take(&mut gate_left).split_at_mut(count * width);
+            gate_left = rest;
+            jobs.push(MatmulJob::new(record.gate(), input, output));
+            let (output, rest) = std::mem::take(&mut up_left).split_at_mut(count * width);
+            up_left = rest;
+            jobs.push(MatmulJob::new(record.up(), input, output));
+            at += count;
+        }
+        matmul(team, kernels, &mut jobs);
+        drop(jobs);
+        let (gate, up) = (gate.as_slice_of::<f32>(), up.as_slice_of::<f32>());
+        vector::swiglu(team, kernels, &gate[..total * width], &up[..total * width], inner.floats_mut(total * width));
+        inner.quantize(team, kernels, total, width);
+
+        let mut jobs: ArrayVec<MatmulJob<'_>, EXPERTS_AT_ONCE> = ArrayVec::new();
+        let mut at = 0;
+        let outputs = pairs.as_mut_slice_of::<f32>();
+        for (Work { record, pairs }, output) in work.iter().zip(disjoint(outputs, hidden, work)) {
+            let input = inner.rows(at, pairs.len(), width);
+            jobs.push(MatmulJob::new(record.down(), input, output));
+            at += pairs.len();
+        }
+        matmul(team, kernels, &mut jobs);
+    }
+
+    /// `block_out += sum over ranks of weight * expert result`, in rank order.
+    fn combine(&self, engine: &mut ForwardEngine<'_, '_>, moe: &MoeSpec, routing: &Routing, rows: usize) {
+        let hidden = self.spec.hidden;
+        let top_k = moe.router.top_k;
+        let Scratch { pairs, block_out, .. } = &mut *engine.scratch;
+        let results = pairs.as_slice_of::<f32>();
+        let out = block_out.as_mut_slice_of::<f32>();
+        for (row, out) in out.chunks_exact_mut(hidden).take(rows).enumerate() {
+            for rank in row * top_k..(row + 1) * top_k {
+                let at = routing.grouped_at[rank] as usize * hidden;
+                vector::scale_add(engine.team, engine.kernels, out, routing.weights[rank], &results[at..at + hidden]);
+            }
+        }
+    }
+}
+
+/// The part of `outputs` that belongs to each piece of work. Pieces come in any order but never overlap.
+fn disjoint<'a>(outputs: &'a mut [f32], hidden: usize, work: &[Work<'_>]) -> ArrayVec<&'a mut [f32], EXPERTS_AT_ONCE> {
+    let mut order: ArrayVec<usize, EXPERTS_AT_ONCE> = (0..work.len()).collect();
+    order.sort_unstable_by_key(|&index| work[index].pairs.start);
+    let mut parts: ArrayVec<(usize, &'a mut [f32]), EXPERTS_AT_ONCE> = ArrayVec::new();
+    let mut rest = outputs;
+    let mut consumed = 0;
+    for index in order {
+        let pairs = &work[index].pairs;
+        let (_, from) = rest.split_at_mut((pairs.start - consumed) * hidden);
+        let (part, after) = from.split_at_mut(pairs.len() * hidden);
+        parts.push((index, part));
+        rest = after;
+        consumed = pairs.end;
+    }
+    parts.sort_unstable_by_key(|&(index, _)| index);
+    parts.into_iter().map(|(_, part)| part).collect()
+}

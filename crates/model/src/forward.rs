@@ -1,0 +1,230 @@
+//! The forward pass: a batch of sequence segments through every layer, layer-major.
+//!
+//! All rows of a call pass layer L before any passes L + 1, so each routed expert is read at most once per layer and call.
+//! A row's result does not depend on the rows beside it: every operation is row-wise or visits keys in position order,
+//! expert results are stored per (row, rank) and summed in router-rank order whatever order the experts arrived in.
+//! Next: `attend.rs` and `feed_forward.rs` (the two halves of a layer).
+
+use coldpress_experts::ExpertStore;
+use coldpress_kernels::{Kernels, MatmulJob, matmul, unpack_row, vector};
+use coldpress_workers::Team;
+
+use crate::error::ModelError;
+use crate::kv::KvCache;
+use crate::route::Routing;
+use crate::scratch::Scratch;
+use crate::spec::ModelSpec;
+use crate::weights::DenseWeights;
+
+/// Which positions of a segment get logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogitsWanted {
+    /// None: the tokens only fill the KV cache.
+    None,
+    /// The last position.
+    Last,
+    /// Every position.
+    All,
+}
+
+/// Consecutive tokens of one sequence, appended to its cache.
+pub struct Segment<'a> {
+    /// The tokens.
+    pub tokens: &'a [u32],
+    /// The sequence's keys and values; its length is the position of the first token.
+    pub cache: &'a mut KvCache,
+    /// Positions to compute logits for.
+    pub logits: LogitsWanted,
+}
+
+/// What a forward pass reports while it runs.
+pub trait ForwardObserver {
+    /// Called after each layer; `false` stops the pass with [`ModelError::Cancelled`].
+    fn layer_done(&mut self, layer: usize, layers: usize) -> bool;
+
+    /// Logits of one position (`row` counts the segment's tokens). The slice may be changed freely.
+    fn logits(&mut self, segment: usize, row: usize, logits: &mut [f32]);
+}
+
+/// What a forward pass computes with.
+pub struct ForwardEngine<'a, 'team> {
+    /// The entered thread pool.
+    pub team: &'a Team<'team>,
+    /// The instruction set in use.
+    pub kernels: Kernels,
+    /// The routed experts; `None` for dense models.
+    pub experts: Option<&'a mut ExpertStore>,
+    /// Working memory, large enough for the rows of the call.
+    pub scratch: &'a mut Scratch,
+}
+
+/// A model ready to compute: its spec and dense weights.
+pub struct Model {
+    pub(crate) spec: ModelSpec,
+    pub(crate) weights: DenseWeights,
+    pub(crate) inverse_frequencies: Vec<f32>,
+    routing: Routing,
+}
+
+impl Model {
+    /// Joins a spec with its loaded weights.
+    pub fn new(spec: ModelSpec, weights: DenseWeights) -> Self {
+        let divisors = spec.rope.frequency_divisors.map(|handle| weights.vector(handle));
+        let inverse_frequencies = vector::rope_inverse_frequencies(
+            f64::from(spec.rope.base),
+            spec.rope.dimensions,
+            f64::from(spec.rope.linear_factor),
+            divisors,
+        );
+        Self { spec, weights, inverse_frequencies, routing: Routing::default() }
+    }
+
+    /// The model's description.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// Runs the segments through the model and appends them to their caches.
+    ///
+    /// # Errors
+    /// A token outside the vocabulary, a full context, a failed expert read, a stop asked for by the observer, values
+    /// that are not finite. After an error no cache has changed its length.
+    ///
+    /// # Panics
+    /// More rows than the scratch was made for.
+    pub fn forward(
+        &mut self,
+        engine: &mut ForwardEngine<'_, '_>,
+        segments: &mut [Segment<'_>],
+        observer: &mut dyn ForwardObserver,
+    ) -> Result<(), ModelError> {
+        let rows: usize = segments.iter().map(|segment| segment.tokens.len()).sum();
+        assert!(rows <= engine.scratch.shape.rows, "{rows} rows in a scratch of {}", engine.scratch.shape.rows);
+        self.check(segments)?;
+        self.embed(engine, segments);
+        self.position_tables(engine.scratch, segments);
+        let layers = self.spec.layers.len();
+        for layer in 0..layers {
+            self.attend(engine, segments, layer, rows);
+            self.check_finite(engine.scratch, rows, layer, "attention")?;
+            self.feed_forward(engine, layer, rows)?;
+            self.check_finite(engine.scratch, rows, layer, "feed-forward")?;
+            if !observer.layer_done(layer, layers) {
+                return Err(ModelError::Cancelled);
+            }
+        }
+        self.head(engine, segments, observer)?;
+        for segment in segments {
+            segment.cache.commit(segment.tokens.len());
+        }
+        Ok(())
+    }
+
+    fn check(&self, segments: &[Segment<'_>]) -> Result<(), ModelError> {
+        for segment in segments {
+            let asked = segment.cache.len() + segment.tokens.len();
+            let context = segment.cache.context();
+            if asked > context {
+                return Err(ModelError::ContextFull { asked, context });
+            }
+            let vocabulary = self.spec.vocabulary;
+            if let Some(&id) = segment.tokens.iter().find(|&&id| id as usize >= vocabulary) {
+                return Err(ModelError::UnknownToken { id, vocabulary });
+            }
+        }
+        Ok(())
+    }
+
+    fn embed(&self, engine: &mut ForwardEngine<'_, '_>, segments: &[Segment<'_>]) {
+        let table = self.weights.matrix(self.spec.embedding);
+        let residual = engine.scratch.residual.as_mut_slice_of::<f32>();
+        let tokens = segments.iter().flat_map(|segment| segment.tokens);
+        for (&token, out) in tokens.zip(residual.chunks_exact_mut(self.spec.hidden)) {
+            unpack_row(&table, token as usize, out);
+        }
+    }
+
+    /// Cosines and sines of every row's position.
+    fn position_tables(&self, scratch: &mut Scratch, segments: &[Segment<'_>]) {
+        let half = self.inverse_frequencies.len();
+        let cosines = scratch.cosines.as_mut_slice_of::<f32>();
+        let sines = scratch.sines.as_mut_slice_of::<f32>();
+        let mut first_row = 0;
+        for segment in segments {
+            let rows = first_row * half..(first_row + segment.tokens.len()) * half;
+            let (cosines, sines) = (&mut cosines[rows.clone()], &mut sines[rows]);
+            vector::rope_table(&self.inverse_frequencies, 1.0, segment.cache.len(), cosines, sines);
+            first_row += segment.tokens.len();
+        }
+    }
+
+    fn check_finite(
+        &self,
+        scratch: &Scratch,
+        rows: usize,
+        layer: usize,
+        stage: &'static str,
+    ) -> Result<(), ModelError> {
+        let residual = &scratch.residual.as_slice_of::<f32>()[..rows * self.spec.hidden];
+        // A sum is not finite as soon as one term is not; it needs no branch per value.
+        let finite = residual.chunks(1024).all(|chunk| chunk.iter().map(|value| value * 0.0).sum::<f32>() == 0.0);
+        if finite { Ok(()) } else { Err(ModelError::NotFinite { layer, stage }) }
+    }
+
+    fn head(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        segments: &[Segment<'_>],
+        observer: &mut dyn ForwardObserver,
+    ) -> Result<(), ModelError> {
+        let mut first_row = 0;
+        for (index, segment) in segments.iter().enumerate() {
+            let count = segment.tokens.len();
+            let wanted = match segment.logits {
+                LogitsWanted::None => 0..0,
+                LogitsWanted::Last => count.saturating_sub(1)..count,
+                LogitsWanted::All => 0..count,
+            };
+            for from in wanted.clone().step_by(engine.scratch.shape.logit_rows.max(1)) {
+                let some = (wanted.end - from).min(engine.scratch.shape.logit_rows);
+                self.logits_of_rows(engine, first_row + from, some)?;
+                let logits = engine.scratch.logits.as_mut_slice_of::<f32>();
+                for (row, logits) in logits.chunks_exact_mut(self.spec.vocabulary).take(some).enumerate() {
+                    observer.logits(index, from + row, logits);
+                }
+            }
+            first_row += count;
+        }
+        Ok(())
+    }
+
+    fn logits_of_rows(&self, engine: &mut ForwardEngine<'_, '_>, first: usize, rows: usize) -> Result<(), ModelError> {
+        let hidden = self.spec.hidden;
+        let Scratch { residual, input, logits, .. } = &mut *engine.scratch;
+        let residual = &residual.as_slice_of::<f32>()[first * hidden..(first + rows) * hidden];
+        let norm = self.weights.vector(self.spec.output_norm);
+        let normed = input.floats_mut(rows * hidden);
+        vector::rms_norm(engine.team, engine.kernels, residual, norm, self.spec.norm_epsilon, normed);
+        input.quantize(engine.team, engine.kernels, rows, hidden);
+        let output = &mut logits.as_mut_slice_of::<f32>()[..rows * self.spec.vocabulary];
+        let weights = self.weights.matrix(self.spec.output);
+        matmul(
+            engine.team,
+            engine.kernels,
+            &mut [MatmulJob::new(weights, input.rows(0, rows, hidden), &mut *output)],
+        );
+        let finite = output.iter().all(|value| value.is_finite());
+        let layer = self.spec.layers.len();
+        if finite { Ok(()) } else { Err(ModelError::NotFinite { layer, stage: "output head" }) }
+    }
+
+    /// The routing state, taken out for the time of a block so that `self` stays readable.
+    pub(crate) fn take_routing(&mut self) -> Routing {
+        std::mem::take(&mut self.routing)
+    }
+
+    /// Puts the routing state back, with the memory its vectors have grown to.
+    pub(crate) fn put_routing(&mut self, routing: Routing) {
+        self.routing = routing;
+    }
+}

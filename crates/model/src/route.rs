@@ -1,0 +1,150 @@
+//! Routing: which experts a token uses, and the regrouping of a batch by expert.
+//!
+//! The router's choice is authoritative: nothing here knows what is in the cache. Ties go to the lower expert index.
+//! [`Routing`] keeps its vectors between calls, so that a warmed-up decode step does not allocate.
+
+use coldpress_kernels::{Kernels, vector};
+use coldpress_workers::Team;
+
+use crate::spec::RouterSpec;
+
+/// Experts chosen for the rows of one MoE block, and the (row, rank) pairs grouped by expert.
+#[derive(Default)]
+pub(crate) struct Routing {
+    /// Experts per row.
+    pub top_k: usize,
+    /// Chosen experts `[rows, top_k]`, best first.
+    pub chosen: Vec<u32>,
+    /// Their weights `[rows, top_k]`.
+    pub weights: Vec<f32>,
+    /// Position of pair (row, rank) in the grouped order `[rows, top_k]`.
+    pub grouped_at: Vec<u32>,
+    /// Row of each grouped pair.
+    pub row_of: Vec<u32>,
+    /// Distinct experts in rising order.
+    pub experts: Vec<u32>,
+    /// Start of each distinct expert's pairs in the grouped order, one more entry than `experts`.
+    pub starts: Vec<u32>,
+    counts: Vec<u32>,
+}
+
+impl Routing {
+    /// Routes `rows` rows from their router logits `[rows, experts]`, which are overwritten.
+    pub fn route(&mut self, team: &Team<'_>, kernels: Kernels, router: &RouterSpec, logits: &mut [f32], rows: usize) {
+        self.top_k = router.top_k;
+        self.chosen.clear();
+        self.weights.clear();
+        vector::softmax(team, kernels, &mut logits[..rows * router.experts], router.experts);
+        for scores in logits.chunks_exact_mut(router.experts).take(rows) {
+            self.choose(router, scores);
+        }
+        self.group(router.experts);
+    }
+
+    /// Appends the `top_k` best of one row. `scores` are probabilities; a taken one is marked with -infinity.
+    fn choose(&mut self, router: &RouterSpec, scores: &mut [f32]) {
+        let from = self.weights.len();
+        for _ in 0..router.top_k {
+            let mut best: Option<usize> = None;
+            for (expert, &score) in scores.iter().enumerate() {
+                if score > best.map_or(f32::NEG_INFINITY, |best| scores[best]) {
+                    best = Some(expert);
+                }
+            }
+            // A row of NaN has no maximum; any choice serves until the forward pass reports the NaN.
+            let expert = best.or_else(|| scores.iter().position(|&score| score != f32::NEG_INFINITY));
+            let expert = expert.expect("top_k is at most the number of experts");
+            self.chosen.push(expert as u32);
+            self.weights.push(scores[expert]);
+            scores[expert] = f32::NEG_INFINITY;
+        }
+        let weights = &mut self.weights[from..];
+        let sum: f32 = weights.iter().fold(0.0, |sum, &weight| sum + weight);
+        let factor = if router.renormalize { router.scale / sum } else { router.scale };
+        weights.iter_mut().for_each(|weight| *weight *= factor);
+    }
+
+    fn group(&mut self, expert_count: usize) {
+        self.counts.clear();
+        self.counts.resize(expert_count, 0);
+        for &expert in &self.chosen {
+            self.counts[expert as usize] += 1;
+        }
+        self.experts.clear();
+        self.starts.clear();
+        let mut next = 0;
+        for (expert, count) in (0u32..).zip(&mut self.counts) {
+            let pairs = *count;
+            if pairs > 0 {
+                self.experts.push(expert);
+                self.starts.push(next);
+            }
+            // From here on the counter is the place of the expert's next pair.
+            *count = next;
+            next += pairs;
+        }
+        self.starts.push(next);
+        self.grouped_at.clear();
+        self.row_of.clear();
+        self.row_of.resize(self.chosen.len(), 0);
+        for (pair, &expert) in self.chosen.iter().enumerate() {
+            let place = &mut self.counts[expert as usize];
+            self.grouped_at.push(*place);
+            self.row_of[*place as usize] = (pair / self.top_k) as u32;
+            *place += 1;
+        }
+    }
+
+    /// The grouped pairs of distinct expert number `index`.
+    pub fn pairs(&self, index: usize) -> std::ops::Range<usize> {
+        self.starts[index] as usize..self.starts[index + 1] as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coldpress_kernels::Isa;
+    use coldpress_workers::Workers;
+
+    use super::*;
+    use crate::spec::MatrixHandle;
+
+    fn routed(renormalize: bool, logits: &[f32], experts: usize) -> Routing {
+        let router = RouterSpec { weight: MatrixHandle(0), experts, top_k: 2, renormalize, scale: 1.0 };
+        let kernels = Kernels::for_isa(Isa::Scalar).expect("scalar kernels exist everywhere");
+        let mut routing = Routing::default();
+        Workers::new(1).enter(|team| {
+            routing.route(team, kernels, &router, &mut logits.to_vec(), logits.len() / experts);
+        });
+        routing
+    }
+
+    #[test]
+    fn weights_are_the_full_softmax_unless_renormalised() {
+        let logits = [0.0f32, 1.0, 2.0, 3.0];
+        let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
+        let expected = [3.0f64.exp() / sum, 2.0f64.exp() / sum];
+        let plain = routed(false, &logits, 4);
+        assert_eq!(plain.chosen, [3, 2]);
+        for (got, want) in plain.weights.iter().zip(expected) {
+            assert!((f64::from(*got) - want).abs() < 1e-6);
+        }
+        let renormalised = routed(true, &logits, 4);
+        assert!((renormalised.weights.iter().sum::<f32>() - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn ties_go_to_the_lower_index() {
+        assert_eq!(routed(true, &[1.0; 8], 8).chosen, [0, 1]);
+    }
+
+    #[test]
+    fn pairs_are_grouped_by_expert_in_row_order() {
+        let routing = routed(true, &[9.0, 0.0, 5.0, 0.0, 9.0, 5.0, 9.0, 5.0, 0.0], 3);
+        assert_eq!(routing.chosen, [0, 2, 1, 2, 0, 1]);
+        assert_eq!(routing.experts, [0, 1, 2]);
+        assert_eq!(routing.starts, [0, 2, 4, 6]);
+        assert_eq!(routing.row_of, [0, 2, 1, 2, 0, 1]);
+        assert_eq!(routing.grouped_at, [0, 4, 2, 5, 1, 3]);
+    }
+}

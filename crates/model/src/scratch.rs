@@ -1,0 +1,266 @@
+//! Working memory of a forward pass: every intermediate of a chunk, allocated once from the ledger.
+//!
+//! [`scratch_cost`] is the planner's formula and [`Scratch::new`] allocates by the same list, so the two cannot drift
+//! apart. Sizes depend on the chunk length, never on the prompt.
+
+use coldpress_kernels::blocks::STEP_COLUMNS;
+use coldpress_kernels::{ActivationBlock, InputRows, Kernels, blocks_per_row, quantize_rows};
+use coldpress_memory::{Buffer, Bytes, Ledger, Purpose, sys};
+use coldpress_workers::Team;
+
+use crate::error::ModelError;
+use crate::spec::{FeedForwardSpec, ModelSpec};
+
+/// How much work one forward call may bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScratchShape {
+    /// Rows (tokens of all sequences) of one call.
+    pub rows: usize,
+    /// Rows whose logits are computed at a time.
+    pub logit_rows: usize,
+    /// Threads of the pool.
+    pub threads: usize,
+}
+
+/// Bytes of scratch: a part that is always there and a part for every row. Never less than [`Scratch::new`] takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScratchCost {
+    /// Independent of the number of rows.
+    pub fixed: u64,
+    /// For every row of a call.
+    pub per_row: u64,
+}
+
+/// Size of one buffer in bytes: `fixed + per_row * rows`.
+#[derive(Clone, Copy)]
+struct Need {
+    fixed: usize,
+    per_row: usize,
+}
+
+impl Need {
+    fn rows(bytes_per_row: usize) -> Self {
+        Self { fixed: 0, per_row: bytes_per_row }
+    }
+
+    fn at(self, rows: usize) -> usize {
+        self.fixed + self.per_row * rows
+    }
+}
+
+/// Enough rows for attention scratch to have stopped growing.
+const MANY_ROWS: usize = 1 << 16;
+
+/// The list of buffers: one entry per field of [`Scratch`].
+struct Needs {
+    residual: Need,
+    input: [Need; 2],
+    query: Need,
+    key: Need,
+    value: Need,
+    block_out: Need,
+    cosines: Need,
+    sines: Need,
+    attention: Need,
+    router: Need,
+    gathered: [Need; 2],
+    gate: Need,
+    up: Need,
+    inner: [Need; 2],
+    pairs: Need,
+    logits: Need,
+}
+
+impl Needs {
+    fn of(spec: &ModelSpec, logit_rows: usize, threads: usize) -> Self {
+        let attention = || spec.layers.iter().map(|layer| &layer.attention);
+        let query = attention().map(|a| a.shape.query_row_len()).max().unwrap_or(0);
+        let kv = attention().map(|a| a.shape.kv_row_len()).max().unwrap_or(0);
+        let attention_scratch = attention().map(|a| a.shape.scratch_len(MANY_ROWS, threads)).max().unwrap_or(0);
+        let inner = spec.layers.iter().map(|layer| match &layer.feed_forward {
+            FeedForwardSpec::Dense(dense) => dense.width,
+            FeedForwardSpec::Moe(moe) => moe.width.max(moe.shared.map_or(0, |shared| shared.feed_forward.width)),
+        });
+        let inner = inner.max().unwrap_or(0);
+        let experts = spec.moe_blocks().map(|moe| moe.router.experts).max().unwrap_or(0);
+        let top_k = spec.experts_per_token();
+        let hidden = spec.hidden;
+        let floats = |count: usize| Need::rows(count * size_of::<f32>());
+        // A batch of experts works on the pairs of one expert at least, and on all experts of a single row.
+        let expert_rows = |need: Need| Need { fixed: need.per_row * top_k, ..need };
+        let gathered = if top_k == 0 { 0 } else { hidden };
+        Self {
+            residual: floats(hidden),
+            input: Prepared::needs(hidden.max(query)),
+            query: floats(query),
+            key: floats(kv),
+            value: floats(kv),
+            block_out: floats(hidden),
+            cosines: floats(spec.rope.dimensions / 2),
+            sines: floats(spec.rope.dimensions / 2),
+            attention: Need { fixed: attention_scratch * size_of::<f32>(), per_row: 0 },
+            router: floats(experts),
+            gathered: Prepared::needs(gathered).map(expert_rows),
+            gate: expert_rows(floats(inner)),
+            up: expert_rows(floats(inner)),
+            inner: Prepared::needs(inner).map(expert_rows),
+            pairs: floats(top_k * hidden),
+            logits: Need { fixed: logit_rows * spec.vocabulary * size_of::<f32>(), per_row: 0 },
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = Need> {
+        let plain = [
+            self.residual,
+            self.query,
+            self.key,
+            self.value,
+            self.block_out,
+            self.cosines,
+            self.sines,
+            self.attention,
+            self.router,
+            self.gate,
+            self.up,
+            self.pairs,
+            self.logits,
+        ];
+        plain.into_iter().chain(self.input).chain(self.gathered).chain(self.inner)
+    }
+}
+
+/// What scratch costs for a model; the planner's formula.
+pub fn scratch_cost(spec: &ModelSpec, logit_rows: usize, threads: usize) -> ScratchCost {
+    let needs = Needs::of(spec, logit_rows, threads);
+    // The ledger charges whole pages, so each buffer can take up to one more.
+    let page = sys::page_size();
+    let fixed: usize = needs.all().map(|need| need.fixed + page).sum();
+    let per_row: usize = needs.all().map(|need| need.per_row).sum();
+    ScratchCost { fixed: fixed as u64, per_row: per_row as u64 }
+}
+
+/// Activations of some rows as f32 and, where a quantised matrix needs them, as int8 blocks.
+pub(crate) struct Prepared {
+    floats: Buffer,
+    blocks: Buffer,
+}
+
+impl Prepared {
+    fn needs(columns: usize) -> [Need; 2] {
+        let blocks = columns.div_ceil(STEP_COLUMNS) * size_of::<ActivationBlock>();
+        [Need::rows(columns * size_of::<f32>()), Need::rows(blocks)]
+    }
+
+    fn new(ledger: &Ledger, needs: [Need; 2], rows: usize) -> Result<Self, ModelError> {
+        let [floats, blocks] = needs.map(|need| scratch_buffer(ledger, need, rows));
+        Ok(Self { floats: floats?, blocks: blocks? })
+    }
+
+    /// The f32 values of the first `elements`.
+    pub fn floats_mut(&mut self, elements: usize) -> &mut [f32] {
+        &mut self.floats.as_mut_slice_of::<f32>()[..elements]
+    }
+
+    /// Fills the int8 blocks from the f32 values, where the width allows blocks at all.
+    pub fn quantize(&mut self, team: &Team<'_>, kernels: Kernels, rows: usize, columns: usize) {
+        if columns.is_multiple_of(STEP_COLUMNS) {
+            let blocks = &mut self.blocks.as_mut_slice_of::<ActivationBlock>()[..rows * blocks_per_row(columns)];
+            quantize_rows(team, kernels, &self.floats.as_slice_of::<f32>()[..rows * columns], blocks);
+        }
+    }
+
+    /// Rows `from..from + count` as matrix input.
+    pub fn rows(&self, from: usize, count: usize, columns: usize) -> InputRows<'_> {
+        let floats = &self.floats.as_slice_of::<f32>()[from * columns..(from + count) * columns];
+        if !columns.is_multiple_of(STEP_COLUMNS) {
+            return InputRows::from_floats(columns, floats);
+        }
+        let row_blocks = blocks_per_row(columns);
+        let blocks = &self.blocks.as_slice_of::<ActivationBlock>()[from * row_blocks..(from + count) * row_blocks];
+        InputRows::new(columns, floats, blocks)
+    }
+
+    /// Copies the rows `wanted` of `from` to the rows `at..` of `self`.
+    pub fn gather(&mut self, from: &Self, columns: usize, at: usize, wanted: &[u32]) {
+        fn copy<T: Copy>(from: &[T], to: &mut [T], width: usize, at: usize, wanted: &[u32]) {
+            for (row, &source) in wanted.iter().enumerate() {
+                let source = source as usize * width;
+                let target = (at + row) * width;
+                to[target..target + width].copy_from_slice(&from[source..source + width]);
+            }
+        }
+        copy::<f32>(from.floats.as_slice_of(), self.floats.as_mut_slice_of(), columns, at, wanted);
+        if columns.is_multiple_of(STEP_COLUMNS) {
+            let width = blocks_per_row(columns);
+            copy::<ActivationBlock>(from.blocks.as_slice_of(), self.blocks.as_mut_slice_of(), width, at, wanted);
+        }
+    }
+}
+
+/// The buffers of a forward pass. Row counts in brackets.
+pub struct Scratch {
+    pub(crate) shape: ScratchShape,
+    /// Residual stream [rows, hidden].
+    pub(crate) residual: Buffer,
+    /// Normed input of a block [rows, hidden], also the attention result [rows, query].
+    pub(crate) input: Prepared,
+    pub(crate) query: Buffer,
+    pub(crate) key: Buffer,
+    pub(crate) value: Buffer,
+    /// Result of a block [rows, hidden].
+    pub(crate) block_out: Buffer,
+    pub(crate) cosines: Buffer,
+    pub(crate) sines: Buffer,
+    pub(crate) attention: Buffer,
+    /// Router logits [rows, experts].
+    pub(crate) router: Buffer,
+    /// Inputs of a batch of experts, regrouped [expert rows, hidden].
+    pub(crate) gathered: Prepared,
+    pub(crate) gate: Buffer,
+    pub(crate) up: Buffer,
+    /// `silu(gate) * up` [expert rows, inner].
+    pub(crate) inner: Prepared,
+    /// Results of all (row, rank) pairs, grouped by expert [rows * top_k, hidden].
+    pub(crate) pairs: Buffer,
+    pub(crate) logits: Buffer,
+}
+
+fn scratch_buffer(ledger: &Ledger, need: Need, rows: usize) -> Result<Buffer, ModelError> {
+    Ok(Buffer::new(ledger, Purpose::Scratch, Bytes(need.at(rows) as u64))?)
+}
+
+impl Scratch {
+    /// Allocates the buffers for calls of at most `shape`.
+    ///
+    /// # Errors
+    /// The ledger has no room.
+    pub fn new(ledger: &Ledger, spec: &ModelSpec, shape: ScratchShape) -> Result<Self, ModelError> {
+        let needs = Needs::of(spec, shape.logit_rows, shape.threads);
+        let plain = |need: Need| scratch_buffer(ledger, need, shape.rows);
+        let prepared = |needs: [Need; 2]| Prepared::new(ledger, needs, shape.rows);
+        Ok(Self {
+            shape,
+            residual: plain(needs.residual)?,
+            input: prepared(needs.input)?,
+            query: plain(needs.query)?,
+            key: plain(needs.key)?,
+            value: plain(needs.value)?,
+            block_out: plain(needs.block_out)?,
+            cosines: plain(needs.cosines)?,
+            sines: plain(needs.sines)?,
+            attention: plain(needs.attention)?,
+            router: plain(needs.router)?,
+            gathered: prepared(needs.gathered)?,
+            gate: plain(needs.gate)?,
+            up: plain(needs.up)?,
+            inner: prepared(needs.inner)?,
+            pairs: plain(needs.pairs)?,
+            logits: plain(needs.logits)?,
+        })
+    }
+
+    /// The shape it was allocated for.
+    pub fn shape(&self) -> ScratchShape {
+        self.shape
+    }
+}

@@ -1,0 +1,132 @@
+//! The dense weights: everything outside the routed experts, packed for the kernels, in one buffer.
+//!
+//! Loading asks a [`TensorReader`] for each tensor in pieces and packs every piece at once, so the peak is the finished
+//! weights plus one piece. The bytes are pinned: nothing ever evicts them.
+
+use coldpress_kernels::blocks::{dequantize, to_little_endian};
+use coldpress_kernels::{MatrixRef, WeightFormat, pack_rows, packed_group_bytes};
+use coldpress_memory::{Buffer, Bytes, Ledger, Purpose};
+
+use crate::error::ModelError;
+use crate::spec::{DenseKind, DenseTensor, MatrixHandle, ModelSpec, VectorHandle};
+
+/// Rows that are packed together; a piece holds whole groups.
+const GROUP_ROWS: usize = 16;
+
+/// Where the bytes of dense tensors come from.
+pub trait TensorReader {
+    /// Calls `take` with consecutive pieces of `tensor` from its first byte to its last. Every piece is whole rows of
+    /// `row_bytes` bytes, and all but the last a multiple of `rows_multiple` rows. The bytes may be changed.
+    ///
+    /// # Errors
+    /// What reading or `take` reports.
+    fn read(
+        &mut self,
+        tensor: &DenseTensor,
+        row_bytes: usize,
+        rows_multiple: usize,
+        take: &mut dyn FnMut(&mut [u8]) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError>;
+}
+
+/// The loaded dense weights of one model.
+pub struct DenseWeights {
+    buffer: Buffer,
+    tensors: Vec<DenseTensor>,
+}
+
+impl DenseWeights {
+    /// Reads and packs all dense tensors of `spec`. `progress` receives bytes done and bytes in all and returns whether to
+    /// go on.
+    ///
+    /// # Errors
+    /// The ledger has no room, a read failed, or `progress` asked to stop.
+    pub fn load(
+        ledger: &Ledger,
+        spec: &ModelSpec,
+        big_endian: bool,
+        reader: &mut dyn TensorReader,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<Self, ModelError> {
+        let mut buffer = Buffer::new(ledger, Purpose::Dense, Bytes(spec.dense_bytes() as u64))?;
+        let total = spec.tensors.iter().map(|tensor| tensor.byte_len).sum();
+        let mut done = 0;
+        for tensor in &spec.tensors {
+            let place = &mut buffer.as_bytes_mut()[tensor.place.clone()];
+            let mut place = Filling { tensor, place, at: 0 };
+            let (row_bytes, rows_multiple) = piece_shape(tensor);
+            reader.read(tensor, row_bytes, rows_multiple, &mut |piece| {
+                if big_endian {
+                    to_little_endian(tensor.format, piece);
+                }
+                place.take(piece);
+                done += piece.len() as u64;
+                if progress(done, total) { Ok(()) } else { Err(ModelError::Cancelled) }
+            })?;
+        }
+        Ok(Self { buffer, tensors: spec.tensors.clone() })
+    }
+
+    /// A packed matrix.
+    pub fn matrix(&self, handle: MatrixHandle) -> MatrixRef<'_> {
+        let tensor = &self.tensors[handle.0];
+        let DenseKind::Matrix { rows, columns } = tensor.kind else {
+            panic!("{} is a vector, its handle says matrix", tensor.name);
+        };
+        let bytes = &self.buffer.as_bytes()[tensor.place.clone()];
+        MatrixRef::new(tensor.format, rows, columns, bytes).expect("the place of a matrix has its packed length")
+    }
+
+    /// A vector of f32 values.
+    pub fn vector(&self, handle: VectorHandle) -> &[f32] {
+        let tensor = &self.tensors[handle.0];
+        assert!(matches!(tensor.kind, DenseKind::Vector { .. }), "{} is a matrix", tensor.name);
+        &self.buffer.as_slice_of::<f32>()[tensor.place.start / 4..tensor.place.end / 4]
+    }
+}
+
+/// A tensor's place while its pieces arrive.
+struct Filling<'a> {
+    tensor: &'a DenseTensor,
+    place: &'a mut [u8],
+    /// Bytes of the place that are filled.
+    at: usize,
+}
+
+impl Filling<'_> {
+    fn take(&mut self, piece: &[u8]) {
+        let format = self.tensor.format;
+        match self.tensor.kind {
+            DenseKind::Matrix { columns, .. } => {
+                let rows = piece.len() / format.row_bytes(columns);
+                let bytes = rows.div_ceil(GROUP_ROWS) * packed_group_bytes(format, columns);
+                pack_rows(format, rows, columns, piece, &mut self.place[self.at..self.at + bytes]);
+                self.at += bytes;
+            }
+            DenseKind::Vector { .. } => {
+                let values = elements(format, piece.len());
+                let out = &mut self.place[self.at..self.at + values * size_of::<f32>()];
+                dequantize(format, piece, bytemuck::cast_slice_mut(out));
+                self.at += out.len();
+            }
+        }
+    }
+}
+
+/// Source bytes of a row, and the number of rows that must stay together.
+fn piece_shape(tensor: &DenseTensor) -> (usize, usize) {
+    match tensor.kind {
+        DenseKind::Matrix { columns, .. } => (tensor.format.row_bytes(columns), GROUP_ROWS),
+        DenseKind::Vector { .. } => (tensor.format.block_bytes(), 1),
+    }
+}
+
+/// Bytes that a [`TensorReader`] must be able to hand out in one piece.
+pub fn largest_piece(spec: &ModelSpec) -> usize {
+    let pieces = spec.tensors.iter().map(piece_shape);
+    pieces.map(|(row_bytes, rows)| row_bytes * rows).max().unwrap_or(0)
+}
+
+fn elements(format: WeightFormat, bytes: usize) -> usize {
+    bytes / format.block_bytes() * format.block_elements()
+}
