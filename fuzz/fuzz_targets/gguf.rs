@@ -1,5 +1,5 @@
-//! Any bytes, as the start of a GGUF file: reading the header ends with a header or an error, and a header keeps its
-//! promises. Time and memory are bounded by the options of libFuzzer, see README.md.
+//! Any bytes, as the start of a GGUF file: reading the header ends with a header or an error, and a header
+//! keeps its promises. Time and memory are bounded by the options of libFuzzer, see README.md.
 
 #![no_main]
 
@@ -10,7 +10,8 @@ use std::path::Path;
 use coldpress_formats::GgufHeader;
 use libfuzzer_sys::fuzz_target;
 
-/// Zeros behind the input, as in a sparse file. Long enough for every array that a small input can make plausible.
+/// Zeros behind the input, as in a sparse file. Long enough for every array that a small input can make
+/// plausible.
 const HOLE_BYTES: u64 = 1 << 20;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -84,7 +84,8 @@ impl<'path, R: Read> Cursor<'path, R> {
 
     fn bytes<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], FormatError> {
         self.require(N as u64, what)?;
-        // Headers are mostly short fields, so the case that everything is buffered is worth a path of its own.
+        // Headers are mostly short fields, so the case that everything is buffered is worth a path of its
+        // own.
         if let Some(&bytes) = self.reader.buffer().first_chunk::<N>() {
             self.reader.consume(N);
             self.offset += N as u64;

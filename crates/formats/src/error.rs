@@ -9,26 +9,30 @@ use std::path::PathBuf;
 /// Why a model file could not be opened, or does not hold what was asked of it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "variants are documented, and their fields are the figures of their messages")]
 pub enum FormatError {
     /// The operating system refused an operation.
     #[error("cannot {action} {path}: {source}", path = path.display())]
-    #[allow(missing_docs)]
     Io { path: PathBuf, action: &'static str, source: io::Error },
 
     /// The path is neither a regular file nor a folder.
-    #[error("{path} is not a regular file; give a .gguf file or a folder that holds one model", path = path.display())]
-    #[allow(missing_docs)]
+    #[error(
+        "{path} is not a regular file; give a .gguf file or a folder that holds one model",
+        path = path.display()
+    )]
     NotAFile { path: PathBuf },
 
     /// The file does not begin with the four letters of the format.
-    #[error("{path} is not a GGUF file: it begins with {found:?}, expected {expected:?}{hint}",
-        path = path.display(), found = String::from_utf8_lossy(found), expected = "GGUF")]
-    #[allow(missing_docs)]
+    #[error(
+        "{path} is not a GGUF file: it begins with {found:?}, expected {expected:?}{hint}",
+        path = path.display(),
+        found = String::from_utf8_lossy(found),
+        expected = "GGUF"
+    )]
     NotGguf { path: PathBuf, found: Vec<u8>, hint: &'static str },
 
     /// A version of the format that this crate does not read.
     #[error("{path} is GGUF version {version}; versions 2 and 3 are read. {way_out}", path = path.display())]
-    #[allow(missing_docs)]
     UnsupportedVersion { path: PathBuf, version: u32, way_out: &'static str },
 
     /// The file ends before something that it announces.
@@ -37,67 +41,68 @@ pub enum FormatError {
          the file is damaged or its download is incomplete",
         path = path.display()
     )]
-    #[allow(missing_docs)]
     Truncated { path: PathBuf, what: &'static str, offset: u64, needed: u64, left: u64 },
 
     /// A count or length is above what this crate reads, see [`crate::limits`].
-    #[error("{path}: {what} at offset {offset} is {value}, the limit is {limit}; the file is damaged or hostile",
-        path = path.display())]
-    #[allow(missing_docs)]
+    #[error(
+        "{path}: {what} at offset {offset} is {value}, the limit is {limit}; the file is damaged or \
+         hostile",
+        path = path.display()
+    )]
     OverLimit { path: PathBuf, what: &'static str, offset: u64, value: u64, limit: u64 },
 
     /// A key or a tensor name is not usable as a name.
     #[error("{path}: {what} at offset {offset} {problem}", path = path.display())]
-    #[allow(missing_docs)]
     BadName { path: PathBuf, what: &'static str, offset: u64, problem: &'static str },
 
     /// The same key twice, or the same key with another value in another part of a set.
     #[error("{path}: metadata key {key:?} appears twice{detail}", path = path.display())]
-    #[allow(missing_docs)]
     DuplicateKey { path: PathBuf, key: String, detail: &'static str },
 
     /// A metadata value type that the format does not have.
-    #[error("{path}: metadata key {key:?} at offset {offset} has the unknown value type {found}; types are 0 to 12",
-        path = path.display())]
-    #[allow(missing_docs)]
+    #[error(
+        "{path}: metadata key {key:?} at offset {offset} has the unknown value type {found}; types are \
+         0 to 12",
+        path = path.display()
+    )]
     UnknownValueType { path: PathBuf, key: String, offset: u64, found: u32 },
 
     /// A bool that is neither 0 nor 1.
-    #[error("{path}: metadata key {key:?} holds the bool {found} at offset {offset}; a bool is 0 or 1",
-        path = path.display())]
-    #[allow(missing_docs)]
+    #[error(
+        "{path}: metadata key {key:?} holds the bool {found} at offset {offset}; a bool is 0 or 1",
+        path = path.display()
+    )]
     BadBool { path: PathBuf, key: String, offset: u64, found: u8 },
 
     /// Arrays inside arrays beyond [`crate::limits::MAX_ARRAY_DEPTH`].
-    #[error("{path}: metadata key {key:?} nests arrays deeper than {limit} at offset {offset}", path = path.display())]
-    #[allow(missing_docs)]
+    #[error(
+        "{path}: metadata key {key:?} nests arrays deeper than {limit} at offset {offset}",
+        path = path.display()
+    )]
     NestedTooDeep { path: PathBuf, key: String, offset: u64, limit: u32 },
 
     /// `general.alignment` is not a positive multiple of 8 in an unsigned integer type.
     #[error(
-        "{path}: general.alignment is {found}; it must be a positive multiple of 8 in an unsigned integer type",
+        "{path}: general.alignment is {found}; it must be a positive multiple of 8 in an unsigned \
+         integer type",
         path = path.display()
     )]
-    #[allow(missing_docs)]
     BadAlignment { path: PathBuf, found: String },
 
     /// A tensor without dimensions, with too many, with an empty one, or too large to address.
     #[error("{path}: tensor {tensor:?} {problem}", path = path.display())]
-    #[allow(missing_docs)]
     BadShape { path: PathBuf, tensor: String, problem: String },
 
     /// A tensor type number that is not in the table of [`crate::TensorType`].
     #[error("{path}: tensor {tensor:?} has the unknown type {found}: {explanation}", path = path.display())]
-    #[allow(missing_docs)]
     UnknownTensorType { path: PathBuf, tensor: String, found: u32, explanation: &'static str },
 
     /// A row does not consist of whole blocks.
     #[error(
-        "{path}: tensor {tensor:?} has rows of {columns} elements, but {type_name} stores blocks of {block_elements}; \
-         quantise this tensor to a type whose block divides the row",
+        "{path}: tensor {tensor:?} has rows of {columns} elements, but {type_name} stores blocks of \
+         {block_elements}; quantise this tensor to a type whose block divides the row",
         path = path.display()
     )]
-    #[allow(missing_docs)]
     RowNotWholeBlocks {
         path: PathBuf,
         tensor: String,
@@ -108,22 +113,22 @@ pub enum FormatError {
 
     /// The same tensor name twice, in one file or in two parts of a set.
     #[error("{path}: tensor {tensor:?} appears twice{detail}", path = path.display())]
-    #[allow(missing_docs)]
     DuplicateTensor { path: PathBuf, tensor: String, detail: String },
 
     /// A tensor does not start at a multiple of the alignment.
-    #[error("{path}: tensor {tensor:?} starts at data offset {offset}, which is not a multiple of the alignment {alignment}",
-        path = path.display())]
-    #[allow(missing_docs)]
+    #[error(
+        "{path}: tensor {tensor:?} starts at data offset {offset}, which is not a multiple of the \
+         alignment {alignment}",
+        path = path.display()
+    )]
     MisalignedTensor { path: PathBuf, tensor: String, offset: u64, alignment: u64 },
 
     /// The data of a tensor would lie behind the end of the file.
     #[error(
-        "{path}: tensor {tensor:?} needs {byte_len} bytes at data offset {offset} (data starts at {data_start}), \
-         but the file has {file_len} bytes; finish the download of this file",
+        "{path}: tensor {tensor:?} needs {byte_len} bytes at data offset {offset} (data starts at \
+         {data_start}), but the file has {file_len} bytes; finish the download of this file",
         path = path.display()
     )]
-    #[allow(missing_docs)]
     TensorPastEnd {
         path: PathBuf,
         tensor: String,
@@ -134,66 +139,71 @@ pub enum FormatError {
     },
 
     /// Two tensors share bytes.
-    #[error("{path}: tensors {first:?} and {second:?} share bytes at file offset {offset}", path = path.display())]
-    #[allow(missing_docs)]
+    #[error(
+        "{path}: tensors {first:?} and {second:?} share bytes at file offset {offset}",
+        path = path.display()
+    )]
     TensorsOverlap { path: PathBuf, first: String, second: String, offset: u64 },
 
     /// A required metadata key is absent.
-    #[error("{path}: metadata key {key:?} is missing; the file was made by an old or incomplete conversion",
-        path = path.display())]
-    #[allow(missing_docs)]
+    #[error(
+        "{path}: metadata key {key:?} is missing; the file was made by an old or incomplete conversion",
+        path = path.display()
+    )]
     MissingKey { path: PathBuf, key: String },
 
     /// A metadata value has a type that cannot answer the question.
     #[error("{path}: metadata key {key:?} is {found}, expected {wanted}", path = path.display())]
-    #[allow(missing_docs)]
     WrongValueType { path: PathBuf, key: String, found: String, wanted: &'static str },
 
     /// A metadata number is outside the range of the type that was asked for.
     #[error("{path}: metadata key {key:?} is {found}, which does not fit {wanted}", path = path.display())]
-    #[allow(missing_docs)]
     ValueOutOfRange { path: PathBuf, key: String, found: String, wanted: &'static str },
 
     /// A string value is not UTF-8 text. Its bytes can still be read.
-    #[error("{path}: metadata key {key:?}{element} is not UTF-8 text (first bad byte at {position})",
-        path = path.display())]
-    #[allow(missing_docs)]
+    #[error(
+        "{path}: metadata key {key:?}{element} is not UTF-8 text (first bad byte at {position})",
+        path = path.display()
+    )]
     NotUtf8 { path: PathBuf, key: String, element: String, position: usize },
 
     /// A tensor that the model needs is not in the file.
     #[error("{path}: tensor {tensor:?} is missing. {explanation}", path = path.display())]
-    #[allow(missing_docs)]
     MissingTensor { path: PathBuf, tensor: String, explanation: String },
 
     /// Parts of a split set are not there.
-    #[error("{missing} of {count} {verb} missing: finish the download of {pattern}", pattern = pattern.display())]
-    #[allow(missing_docs)]
+    #[error(
+        "{missing} of {count} {verb} missing: finish the download of {pattern}",
+        pattern = pattern.display()
+    )]
     MissingParts { pattern: PathBuf, missing: String, verb: &'static str, count: u64, numbers: Vec<u64> },
 
     /// A part of a split set contradicts its name or the other parts.
     #[error("{path}: {problem}; download the parts again from one place", path = path.display())]
-    #[allow(missing_docs)]
     BadPart { path: PathBuf, problem: String },
 
     /// A part of a split set does not carry the name by which the other parts are found.
-    #[error("{path} is part {number} of {count} of a split set, but its name does not end in {expected}; rename it so",
-        path = path.display())]
-    #[allow(missing_docs)]
+    #[error(
+        "{path} is part {number} of {count} of a split set, but its name does not end in {expected}; \
+         rename it so",
+        path = path.display()
+    )]
     PartNotNamed { path: PathBuf, number: u64, count: u64, expected: String },
 
     /// A folder holds no model file.
     #[error("folder {path} holds no .gguf file", path = path.display())]
-    #[allow(missing_docs)]
     EmptyFolder { path: PathBuf },
 
     /// A folder holds more than one model.
-    #[error("folder {path} holds {count} models; name one of them: {list}", path = path.display(), count = models.len(),
-        list = models.join(", "))]
-    #[allow(missing_docs)]
+    #[error(
+        "folder {path} holds {count} models; name one of them: {list}",
+        path = path.display(),
+        count = models.len(),
+        list = models.join(", ")
+    )]
     SeveralModels { path: PathBuf, models: Vec<String> },
 
     /// What is to be written is not a valid file.
     #[error("cannot write {path}: {problem}", path = path.display())]
-    #[allow(missing_docs)]
     CannotWrite { path: PathBuf, problem: String },
 }

@@ -1,11 +1,11 @@
 //! The header of one GGUF file: version, byte order, metadata, tensor directory.
 //!
-//! Follows the GGUF document of the ggml project (`docs/gguf.md`), versions 2 and 3. The byte order is read off the
-//! version field, because a big-endian file carries the same magic. Decisions where readers differ:
+//! Follows the GGUF document of the ggml project (`docs/gguf.md`), versions 2 and 3. The byte order is read
+//! off the version field, because a big-endian file carries the same magic. Decisions where readers differ:
 //!
 //! - `general.alignment` may have any unsigned integer type and any positive multiple of 8; absent means 32.
-//! - Tensors may come in any order and with gaps, but never share bytes. So the sum of all tensor sizes is at most
-//!   the length of the file, and planning memory from a header cannot be inflated.
+//! - Tensors may come in any order and with gaps, but never share bytes. So the sum of all tensor sizes is at
+//!   most the length of the file, and planning memory from a header cannot be inflated.
 //! - Keys and tensor names are UTF-8 and not empty; string values may hold any bytes.
 //!
 //! Split sets are in `split.rs`.
@@ -163,7 +163,8 @@ fn read_metadata(cursor: &mut Cursor<'_, impl Read>, count: u64) -> Result<Metad
     Metadata::new(values.cursor.path(), entries)
 }
 
-/// Reads values; knows the key for errors, and how many strings in arrays and inner arrays the file has had so far.
+/// Reads values; knows the key for errors, and how many strings in arrays and inner arrays the file has had
+/// so far.
 struct ValueReader<'cursor, 'path, R> {
     cursor: &'cursor mut Cursor<'path, R>,
     key: String,

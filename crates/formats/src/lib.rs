@@ -1,9 +1,10 @@
 //! Model files for coldpress: metadata and the tensor directory, never tensor data.
 //!
-//! [`ModelFile::open`] takes a GGUF file (version 2 or 3, either byte order), any part of a split set, or a folder
-//! that holds one model. It returns typed metadata and, for each tensor, the file and byte range that hold it.
-//! Files are hostile until shown otherwise: every length is compared with the file and with [`limits`] before memory
-//! is taken, arithmetic is checked, and every fault is a named [`FormatError`]. [`GgufWriter`] writes files.
+//! [`ModelFile::open`] takes a GGUF file (version 2 or 3, either byte order), any part of a split set, or a
+//! folder that holds one model. It returns typed metadata and, for each tensor, the file and byte range that
+//! hold it. Files are hostile until shown otherwise: every length is compared with the file and with
+//! [`limits`] before memory is taken, arithmetic is checked, and every fault is a named [`FormatError`].
+//! [`GgufWriter`] writes files.
 //!
 //! Read next: `model_file.rs` (the whole), `gguf.rs` (one file), `split.rs` (sets), `limits.rs` (all bounds).
 

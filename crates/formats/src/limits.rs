@@ -1,11 +1,11 @@
 //! Every bound that the readers put on a model file, in one place.
 //!
-//! A length or a count in a file is a claim of its author. It is compared with the bytes that are left in
-//! the file and with the limit here before anything is allocated, so the memory of one opened header stays
-//! within a small multiple of [`MAX_HEADER_BYTES`], also for a sparse file of any size. The figures leave
-//! several times the room that the largest published models need (a header of about 16 MiB, a vocabulary of 2^18,
-//! 2^19 merges, 2^17 tensors where each expert has its own), and are low enough that the work they allow takes less
-//! than 100 ms of processor time.
+//! A length or a count in a file is a claim of its author. It is compared with the bytes that are left in the
+//! file and with the limit here before anything is allocated, so the memory of one opened header stays within
+//! a small multiple of [`MAX_HEADER_BYTES`], also for a sparse file of any size. The figures leave several
+//! times the room that the largest published models need (a header of about 16 MiB, a vocabulary of 2^18,
+//! 2^19 merges, 2^17 tensors where each expert has its own), and are low enough that the work they allow
+//! takes less than 100 ms of processor time.
 
 /// Longest header (everything before the tensor data) of one file, and of all parts of a set together.
 pub const MAX_HEADER_BYTES: u64 = 64 << 20;

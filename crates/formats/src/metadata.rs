@@ -1,9 +1,9 @@
 //! The key-value section of a model: lookup by key with the type that the caller needs.
 //!
-//! Every getter has a twin with `opt_` in front. The plain one fails with `MissingKey` when the key is absent, the
-//! twin returns `None`. Both fail when the value is there with a type or a range that does not fit: there is
-//! no silent default. Integers are accepted from any integer type that holds the value, because converters
-//! disagree about widths and signs.
+//! Every getter has a twin with `opt_` in front. The plain one fails with `MissingKey` when the key is
+//! absent, the twin returns `None`. Both fail when the value is there with a type or a range that does not
+//! fit: there is no silent default. Integers are accepted from any integer type that holds the value, because
+//! converters disagree about widths and signs.
 
 use std::path::{Path, PathBuf};
 
@@ -109,7 +109,8 @@ impl Metadata {
         }
     }
 
-    /// A value for each of `layers` layers: an array must have that many elements, a single value holds for all.
+    /// A value for each of `layers` layers: an array must have that many elements, a single value holds for
+    /// all.
     fn per_layer<T: Clone>(
         &self,
         key: &str,

@@ -1,7 +1,7 @@
 //! A model on disk as one thing: metadata and tensor directory over one file or a split set.
 //!
-//! Only headers are read; tensor data never is. A `ModelFile` holds no open file. What a set must fulfil is in
-//! `split.rs`, what a file must fulfil in `gguf.rs`.
+//! Only headers are read; tensor data never is. A `ModelFile` holds no open file. What a set must fulfil is
+//! in `split.rs`, what a file must fulfil in `gguf.rs`.
 
 use std::fs::File;
 use std::io::Read;
@@ -122,8 +122,8 @@ impl ModelFile {
         self.tensors.iter().map(|tensor| tensor.byte_len).sum()
     }
 
-    /// A reader over the header of one file, its first [`SourceFile::header_len`] bytes: what a fingerprint of
-    /// the model has to cover besides the tensor data. `file` is an index into [`ModelFile::files`].
+    /// A reader over the header of one file, its first [`SourceFile::header_len`] bytes: what a fingerprint
+    /// of the model has to cover besides the tensor data. `file` is an index into [`ModelFile::files`].
     ///
     /// # Panics
     /// If `file` is not below the number of files.

@@ -1,5 +1,5 @@
-//! Helps to see why a tensor is missing: an incomplete download leaves gaps in the layers, another architecture or
-//! an old conversion has other names.
+//! Helps to see why a tensor is missing: an incomplete download leaves gaps in the layers, another
+//! architecture or an old conversion has other names.
 
 use crate::ranges::Ranges;
 
@@ -8,15 +8,12 @@ const MOST_SUGGESTIONS: usize = 3;
 /// One or two sentences about a name that is not among `names`.
 pub(crate) fn explain_missing<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
     let present = layers_with(wanted, names.clone());
-    if let (false, Some((_, layer, _))) = (present.is_empty(), numbered(wanted)) {
-        let mut all = present.clone();
-        all.push(layer);
-        all.sort_unstable();
-        let below = Ranges::of(present.iter().copied()).gaps();
+    if !present.is_empty() {
         let known = Ranges::of(present);
-        let gaps = if below == Ranges::of([]) { String::new() } else { format!(", not for {below}") };
+        let gaps =
+            if known.gaps().is_empty() { String::new() } else { format!(", not for {}", known.gaps()) };
         return format!(
-            "It exists for layers {known}{gaps}. The file is incomplete: finish its download or convert the model again"
+            "It exists for layers {known}{gaps}. The file is incomplete: finish its download or convert it again"
         );
     }
     let similar = most_similar(wanted, names.clone());

@@ -22,6 +22,10 @@ impl Ranges {
         Ranges(ranges)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The numbers from 0 up to the largest that are not in the set.
     pub(crate) fn gaps(&self) -> Ranges {
         let mut next = 0;
@@ -39,24 +43,23 @@ impl Ranges {
 impl fmt::Display for Ranges {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &self.0[..self.0.len().min(MOST_SHOWN)];
-        let hidden = self.0.len() - shown.len();
-        for (position, &(first, last)) in shown.iter().enumerate() {
-            let separator = match position {
-                0 => "",
-                _ if hidden == 0 && position + 1 == shown.len() => " and ",
-                _ => ", ",
-            };
-            formatter.write_str(separator)?;
+        let mut items = Vec::new();
+        for &(first, last) in shown {
             match last - first {
-                0 => write!(formatter, "{first}")?,
-                1 if position + 1 < shown.len() || hidden > 0 || position > 0 => {
-                    write!(formatter, "{first}, {last}")?
-                }
-                1 => write!(formatter, "{first} and {last}")?,
-                _ => write!(formatter, "{first} to {last}")?,
+                0 => items.push(first.to_string()),
+                1 => items.extend([first.to_string(), last.to_string()]),
+                _ => items.push(format!("{first} to {last}")),
             }
         }
-        if hidden > 0 { write!(formatter, " and {hidden} more groups") } else { Ok(()) }
+        let hidden = self.0.len() - shown.len();
+        if hidden > 0 {
+            items.push(format!("{hidden} more groups"));
+        }
+        match items.split_last() {
+            Some((last, [])) => formatter.write_str(last),
+            Some((last, others)) => write!(formatter, "{} and {last}", others.join(", ")),
+            None => formatter.write_str("none"),
+        }
     }
 }
 
@@ -70,6 +73,7 @@ mod tests {
         assert_eq!(text(&[2]), "2");
         assert_eq!(text(&[2, 5]), "2 and 5");
         assert_eq!(text(&[4, 5]), "4 and 5");
+        assert_eq!(text(&[1, 4, 5]), "1, 4 and 5");
         assert_eq!(text(&[1, 2, 3, 7, 9, 10, 11]), "1 to 3, 7 and 9 to 11");
         let odd: Vec<u64> = (0..20).map(|number| number * 2).collect();
         assert_eq!(text(&odd), "0, 2, 4, 6, 8, 10, 12, 14 and 12 more groups");

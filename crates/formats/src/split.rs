@@ -1,9 +1,10 @@
 //! Which files make up a model: one file, all parts of a split set, or the only model in a folder.
 //!
-//! Parts are named `NAME-00001-of-00003.gguf`, counted from 1. Inside, `split.no` counts from 0, `split.count` is the
-//! number of parts and `split.tensors.count` the number of tensors in all parts together. Only part 1 describes the
-//! model; keys of later parts are ignored, unless they contradict part 1. Refused: a missing part, and a part that
-//! contradicts its name or the others. Nothing is guessed and no part is skipped.
+//! Parts are named `NAME-00001-of-00003.gguf`, counted from 1. Inside, `split.no` counts from 0,
+//! `split.count` is the number of parts and `split.tensors.count` the number of tensors in all parts
+//! together. Only part 1 describes the model; keys of later parts are ignored, unless they contradict part 1.
+//! Refused: a missing part, and a part that contradicts its name or the others. Nothing is guessed and no
+//! part is skipped.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -197,8 +198,8 @@ fn check_against_first(path: &Path, header: &GgufHeader, first: &GgufHeader) -> 
     if header.byte_order != first.byte_order {
         return bad("its byte order differs from that of part 1".to_owned());
     }
-    // Writers disagree whether the alignment of part 1 holds for parts that state none. The format says no, which is
-    // followed where both readings give the same bytes.
+    // Writers disagree whether the alignment of part 1 holds for parts that state none. The format says no,
+    // which is followed where both readings give the same bytes.
     let other_start = round_up(header.header_len, first.alignment);
     if !header.alignment_is_stated && !header.tensors.is_empty() && other_start != header.data_start {
         return bad(format!(

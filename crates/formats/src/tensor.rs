@@ -1,7 +1,7 @@
 //! Where one tensor lies, and the arithmetic that turns a type and a shape into bytes.
 //!
-//! All products are checked. The reader and the writer use the same function, so what one refuses the other does
-//! not produce.
+//! All products are checked. The reader and the writer use the same function, so what one refuses the other
+//! does not produce.
 
 use std::path::Path;
 

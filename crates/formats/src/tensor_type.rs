@@ -20,8 +20,8 @@ macro_rules! tensor_types {
     };
 }
 
-// The order is that of the numbers. Q8_1 and Q8_K are types of intermediate results; no known tool writes them
-// to a file. For Q8_1 the package says 40 bytes, while a block in ggml's C code has 36.
+// The order is that of the numbers. Q8_1 and Q8_K are types of intermediate results; no known tool writes
+// them to a file. For Q8_1 the package says 40 bytes, while a block in ggml's C code has 36.
 tensor_types! {
     F32 = 0, "F32", 1, 4;
     F16 = 1, "F16", 1, 2;

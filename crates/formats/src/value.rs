@@ -58,7 +58,8 @@ impl ValueType {
         VALUE_TYPES[self as usize].1
     }
 
-    /// Fewest bytes that a value of this type takes in a file: the size of a number, or of an empty string or array.
+    /// Fewest bytes that a value of this type takes in a file: the size of a number, or of an empty string or
+    /// array.
     pub(crate) fn least_bytes(self) -> u64 {
         VALUE_TYPES[self as usize].2
     }

@@ -1,8 +1,9 @@
 //! Writes GGUF version 3, little endian, for the project's own tools.
 //!
-//! Tensor data comes from a callback, tensor by tensor, and is never held. The file is written under a temporary
-//! name (`NAME.partial`), synced and renamed, so a file with the final name is whole. Before the first byte is written
-//! the header goes through this crate's reader: what the reader would refuse is not written.
+//! Tensor data comes from a callback, tensor by tensor, and is never held. The file is written under a
+//! temporary name (`NAME.partial`), synced and renamed, so a file with the final name is whole. Before the
+//! first byte is written the header goes through this crate's reader: what the reader would refuse is not
+//! written.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -37,7 +38,8 @@ impl GgufWriter {
         GgufWriter::default()
     }
 
-    /// Adds a metadata entry. The key `general.alignment` sets the alignment of the file (32 bytes otherwise).
+    /// Adds a metadata entry. The key `general.alignment` sets the alignment of the file (32 bytes
+    /// otherwise).
     pub fn metadata(&mut self, key: impl Into<String>, value: impl Into<Value>) -> &mut GgufWriter {
         self.metadata.push((key.into(), value.into()));
         self
@@ -54,8 +56,8 @@ impl GgufWriter {
         self
     }
 
-    /// Writes the file. `data` is called once per tensor, in order, and must write exactly `byte_len` bytes; an error
-    /// it returns ends the writing and removes the temporary file.
+    /// Writes the file. `data` is called once per tensor, in order, and must write exactly `byte_len` bytes;
+    /// an error it returns ends the writing and removes the temporary file.
     pub fn write(
         &self,
         path: impl AsRef<Path>,

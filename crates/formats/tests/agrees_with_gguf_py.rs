@@ -1,8 +1,8 @@
-//! Files written by the PyPI package gguf 0.19 read back with the values that were put in, and with the tensor places
-//! that the package's own reader finds; the table of tensor types is that package's.
+//! Files written by the PyPI package gguf 0.19 read back with the values that were put in, and with the
+//! tensor places that the package's own reader finds; the table of tensor types is that package's.
 //!
-//! What could go wrong: a value type with the wrong width or sign, a swapped byte order, a wrong start of the data.
-//! The files come from `fixtures/make_fixtures.py`.
+//! What could go wrong: a value type with the wrong width or sign, a swapped byte order, a wrong start of the
+//! data. The files come from `fixtures/make_fixtures.py`.
 
 mod support;
 
@@ -129,6 +129,19 @@ fn a_set_of_parts_agrees_part_by_part() {
     }
     assert_eq!(model.metadata().string("general.architecture").expect("a key"), "test");
     assert_eq!(model.tensors().len(), 5);
+}
+
+#[test]
+fn a_missing_tensor_is_explained() {
+    let model = ModelFile::open(fixture("split_set")).expect("a valid set");
+    assert!(model.tensor("blk.1.attn_q.weight").is_none());
+    let text = |name: &str| model.require(name).expect_err("a missing tensor").to_string();
+    let missing = text("blk.1.attn_q.weight");
+    let expected =
+        "tiny-00001-of-00003.gguf: tensor \"blk.1.attn_q.weight\" is missing. It exists for layers 0. ";
+    assert!(missing.contains(expected), "{missing}");
+    let missing = text("token_embed.weight");
+    assert!(missing.ends_with("The nearest names are \"token_embd.weight\""), "{missing}");
 }
 
 #[test]

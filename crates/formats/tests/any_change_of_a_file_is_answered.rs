@@ -1,6 +1,7 @@
 //! A valid file with any bytes changed, added or cut off opens or is refused; what opens keeps its promises.
 //!
-//! What could go wrong: a panic or an endless loop on input that no one thought of, a tensor outside of its file.
+//! What could go wrong: a panic or an endless loop on input that no one thought of, a tensor outside of its
+//! file.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! A file cut off at any byte is refused with an error that says so.
 //!
-//! What could go wrong: a reader that believes a short read, or that accepts a file whose last tensor is not complete.
+//! What could go wrong: a reader that believes a short read, or that accepts a file whose last tensor is not
+//! complete.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! The committed corpus of the fuzz target holds every case that the tests know, so the fuzzer starts at each known edge.
+//! The committed corpus of the fuzz target holds every case that the tests know, so the fuzzer starts at each
+//! known edge.
 //!
 //! What could go wrong: a new edge gets a test, but the fuzzer never sees it. To write the corpus anew:
 //! `COLDPRESS_WRITE_CORPUS=1 cargo test -p coldpress-formats --test fuzz_corpus_is_current`.

@@ -1,7 +1,8 @@
-//! A damaged or hostile file is refused with its own error: quickly, in bounded memory, and never with a panic.
+//! A damaged or hostile file is refused with its own error: quickly, in bounded memory, and never with a
+//! panic.
 //!
-//! What could go wrong: a length that wraps or is believed, a product of dimensions that wraps to a small size, a zero
-//! used as a divisor, a file of a few bytes (or a hole of many GiB) that keeps the reader busy.
+//! What could go wrong: a length that wraps or is believed, a product of dimensions that wraps to a small
+//! size, a zero used as a divisor, a file of a few bytes (or a hole of many GiB) that keeps the reader busy.
 
 mod support;
 
@@ -17,13 +18,14 @@ use support::value_type::{ARRAY, FLOAT64, STRING};
 use support::{Raw, variant_name};
 
 const LONGEST: Duration = Duration::from_millis(100);
-/// For headers as long as the limits allow: about 90 ms on the machine of the author, with room for slower ones.
+/// For headers as long as the limits allow: about 90 ms on the machine of the author, with room for slower
+/// ones.
 const LONGEST_AT_THE_LIMITS: Duration = Duration::from_millis(500);
 /// The machine may be busy with other things; the fastest of some tries counts.
 const TRIES: usize = 5;
 
-/// Time since some moment: processor time of this thread where the system tells it, so that other programs do not
-/// count.
+/// Time since some moment: processor time of this thread where the system tells it, so that other programs do
+/// not count.
 fn now() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
     let start = START.get_or_init(Instant::now);

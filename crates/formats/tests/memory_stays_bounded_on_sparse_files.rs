@@ -1,7 +1,7 @@
 //! Files of 64 GiB that consist of claims and a hole take little memory, whatever they claim.
 //!
-//! What could go wrong: a length is believed because the file is long enough for it. The figure is the peak of this
-//! process, so this file has one test only.
+//! What could go wrong: a length is believed because the file is long enough for it. The figure is the peak
+//! of this process, so this file has one test only.
 
 #![cfg(target_os = "linux")]
 

@@ -1,7 +1,8 @@
-//! A getter gives the value, or says which file and key hold what instead of what was wanted. It never guesses.
+//! A getter gives the value, or says which file and key hold what instead of what was wanted. It never
+//! guesses.
 //!
-//! What could go wrong: a negative count that becomes a huge one, a default in place of a wrong type, a token list that
-//! loses raw bytes.
+//! What could go wrong: a negative count that becomes a huge one, a default in place of a wrong type, a token
+//! list that loses raw bytes.
 
 mod support;
 

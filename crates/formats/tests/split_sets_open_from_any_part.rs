@@ -1,7 +1,8 @@
-//! A split set opens from any of its parts and from its folder, and is refused when a part is missing or disagrees.
+//! A split set opens from any of its parts and from its folder, and is refused when a part is missing or
+//! disagrees.
 //!
-//! What could go wrong: only part 1 is read, parts of two downloads are mixed, a missing part shows up as a missing
-//! tensor, the second of two models in a folder is picked.
+//! What could go wrong: only part 1 is read, parts of two downloads are mixed, a missing part shows up as a
+//! missing tensor, the second of two models in a folder is picked.
 
 mod support;
 
@@ -200,7 +201,8 @@ fn an_alignment_that_could_mean_two_places_is_refused() {
             .expect("valid")
             .header_len
     };
-    // Part 1 states 64; part 2 states nothing and its header ends where 32 and 64 round up to different places, or not.
+    // Part 1 states 64; part 2 states nothing and its header ends where 32 and 64 round up to different
+    // places, or not.
     let mut parts = sound_parts(2);
     parts[0].extra.push(("general.alignment", 64));
     parts[0].alignment_of_data = 64;

@@ -1,7 +1,8 @@
-//! The writer makes the same bytes as the PyPI package gguf from the same content, and leaves no half-written file.
+//! The writer makes the same bytes as the PyPI package gguf from the same content, and leaves no half-written
+//! file.
 //!
-//! What could go wrong: a file that only our own reader accepts, wrong padding, a target that is lost when the data
-//! source fails, a tensor with too few bytes that shifts all that follow.
+//! What could go wrong: a file that only our own reader accepts, wrong padding, a target that is lost when
+//! the data source fails, a tensor with too few bytes that shifts all that follow.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Files that must be refused, with the error they get, and unusual files that must open. The fuzz corpus is written
-//! from this list, so the fuzzer starts at every edge that a test knows.
+//! Files that must be refused, with the error they get, and unusual files that must open. The fuzz corpus is
+//! written from this list, so the fuzzer starts at every edge that a test knows.
 
 use super::Raw;
 use super::tensor_type::{F32, F64, MXFP4, Q4_K};

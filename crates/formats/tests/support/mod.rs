@@ -1,5 +1,5 @@
-//! A byte-level GGUF builder for tests. It knows no rules, so it can write what no program should, and it shares no code
-//! with the crate's writer.
+//! A byte-level GGUF builder for tests. It knows no rules, so it can write what no program should, and it
+//! shares no code with the crate's writer.
 
 #![allow(dead_code, reason = "every test file uses another part")]
 
