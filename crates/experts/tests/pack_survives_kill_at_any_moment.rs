@@ -1,0 +1,149 @@
+//! Packing is killed at random moments, many times, and continued: what is whole is kept, what is torn is written again, and
+//! the result equals an uninterrupted pack byte for byte. A half-written pack is never visible under its final name.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use coldpress_experts::pack::{PackReport, partial_path, write_pack};
+use coldpress_experts::{ExpertError, Fingerprint, PackFault, PackFile};
+use coldpress_memory::Ledger;
+use coldpress_testkit::{ExpertSource, Random, SourceShape};
+use coldpress_workers::Workers;
+
+const CHILD_FOLDER: &str = "COLDPRESS_TEST_PACK_FOLDER";
+
+fn shape() -> SourceShape {
+    SourceShape::with_record_bytes(3, 32, 120_000)
+}
+
+fn pack(
+    folder: &Path,
+    cancel: &AtomicBool,
+    progress: impl FnMut(u64, u64),
+) -> Result<PackReport, ExpertError> {
+    let source = ExpertSource::create(folder, &shape());
+    let destination = folder.join("pack.cpack");
+    let ledger = Ledger::unlimited();
+    Workers::new(1)
+        .enter(|team| write_pack(source.pack_config(&destination, &ledger), team, cancel, progress))
+}
+
+/// Not a test by itself: the process that the tests start and kill.
+#[test]
+#[ignore = "started by the other tests"]
+fn child_that_packs() {
+    let folder = std::env::var_os(CHILD_FOLDER).expect("the parent names the folder");
+    pack(Path::new(&folder), &AtomicBool::new(false), |_, _| {}).expect("packing succeeds unless killed");
+}
+
+fn start_child(folder: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_that_packs", "--ignored"])
+        .env(CHILD_FOLDER, folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn killed_twenty_five_times_and_still_the_same() {
+    let whole = tempfile::tempdir().unwrap();
+    let report = pack(whole.path(), &AtomicBool::new(false), |_, _| {}).unwrap();
+    assert_eq!((report.records_written, report.records_kept), (96, 0));
+    let wanted = std::fs::read(whole.path().join("pack.cpack")).unwrap();
+
+    let mut random = Random::new(u64::from(std::process::id()));
+    let (mut kills, mut continued) = (0, 0);
+    while kills < 25 {
+        let folder = tempfile::tempdir().unwrap();
+        let destination = folder.path().join("pack.cpack");
+        ExpertSource::create(folder.path(), &shape());
+        for _ in 0..1 + random.below(3) {
+            let mut child = start_child(folder.path());
+            wait_for_length(&mut child, &partial_path(&destination), random.below(wanted.len() * 11 / 10));
+            std::thread::sleep(Duration::from_micros(random.below(2000) as u64));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            kills += 1;
+            if destination.exists() {
+                assert!(std::fs::read(&destination).unwrap() == wanted, "visible means complete");
+                break;
+            }
+        }
+        let report = pack(folder.path(), &AtomicBool::new(false), |_, _| {}).unwrap();
+        continued += usize::from(report.records_kept > 0 && report.records_written > 0);
+        assert!(std::fs::read(&destination).unwrap() == wanted, "the same bytes as without a kill");
+        assert!(!partial_path(&destination).exists());
+    }
+    assert!(continued > 3, "too few kills came in the middle of writing");
+}
+
+/// Returns when the file is at least `length` bytes long or the child has ended.
+fn wait_for_length(child: &mut Child, path: &Path, length: usize) {
+    while child.try_wait().unwrap().is_none() {
+        if std::fs::metadata(path).is_ok_and(|found| found.len() >= length as u64) {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+#[test]
+fn cancelled_packs_continue_and_finished_ones_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let destination = folder.path().join("pack.cpack");
+    let cancel = AtomicBool::new(false);
+    let stop_at_half = |done: u64, total: u64| cancel.store(done * 2 > total, Ordering::Relaxed);
+    let stopped = pack(folder.path(), &cancel, stop_at_half).expect_err("cancelled");
+    assert!(matches!(stopped, ExpertError::Cancelled), "{stopped}");
+    assert!(!destination.exists());
+    let mut last = (0, 1);
+    let report = pack(folder.path(), &AtomicBool::new(false), |done, total| last = (done, total)).unwrap();
+    assert!(report.records_kept > 40 && report.records_written > 40, "{report:?}");
+    assert_eq!(last.0, last.1, "progress ends at the total");
+    let again = pack(folder.path(), &AtomicBool::new(false), |_, _| {}).unwrap();
+    assert_eq!((again.records_written, again.records_kept), (0, 96));
+    assert_eq!(std::fs::metadata(&destination).unwrap().len(), report.file_bytes);
+}
+
+#[test]
+fn a_second_writer_is_turned_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = ExpertSource::create(folder.path(), &shape());
+    let mut second = None;
+    let first = pack(folder.path(), &AtomicBool::new(false), |_, _| {
+        // The second one shares no memory with the first, so it needs a team and a thread of its own.
+        second.get_or_insert_with(|| {
+            let folder = folder.path().to_owned();
+            std::thread::spawn(move || pack(&folder, &AtomicBool::new(false), |_, _| {})).join().unwrap()
+        });
+    });
+    first.expect("the first writer is not disturbed");
+    let refused = second.unwrap().expect_err("the second is refused");
+    assert!(matches!(&refused, ExpertError::Pack { fault: PackFault::Busy, .. }), "{refused}");
+    assert!(refused.to_string().contains("pack.cpack.partial"), "{refused}");
+    let fingerprint = Fingerprint::of(&source.files, &source.layers).unwrap();
+    PackFile::open(&folder.path().join("pack.cpack"), &source.geometry(), &fingerprint).expect("a good pack");
+}
+
+#[test]
+fn many_writers_at_once_leave_one_good_pack() {
+    for _ in 0..4 {
+        let folder = tempfile::tempdir().unwrap();
+        let mut children: Vec<_> = (0..4).map(|_| start_child(folder.path())).collect();
+        let succeeded = children
+            .iter_mut()
+            .filter_map(|child| child.wait().ok())
+            .filter(|status| status.success())
+            .count();
+        assert!(succeeded >= 1);
+        let source = ExpertSource::create(folder.path(), &shape());
+        let fingerprint = Fingerprint::of(&source.files, &source.layers).unwrap();
+        let path = folder.path().join("pack.cpack");
+        PackFile::open(&path, &source.geometry(), &fingerprint).expect("a good pack");
+        assert!(!partial_path(&path).exists());
+    }
+}
