@@ -2,7 +2,7 @@
 //! written from this list, so the fuzzer starts at every edge that a test knows.
 
 use super::Raw;
-use super::tensor_type::{F32, F64, MXFP4, Q4_K};
+use super::tensor_type::{F32, F64, I8, MXFP4, Q4_K};
 use super::value_type::{ARRAY, BOOL, FLOAT32, FLOAT64, INT32, STRING, UINT8, UINT16, UINT32, UINT64};
 
 /// A file and what opening it must give.
@@ -231,6 +231,7 @@ fn shapes() -> Vec<Case> {
         refused("shape_wraps_to_0", &[1 << 32, 1 << 32], F32, large),
         refused("shape_wraps_to_16", &[(1 << 63) + 8, 2], F32, large),
         refused("shape_2_63", &[1 << 63, 1], F32, large),
+        refused("elements_2_63", &[1 << 63], I8, large),
         refused("bytes_wrap_to_0", &[1 << 62], F64, large),
         refused("dimensions_0", &[], F32, "has 0 dimensions"),
         refused("dimensions_5", &[1, 1, 1, 1, 1], F32, "has 5 dimensions"),

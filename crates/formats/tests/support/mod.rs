@@ -23,6 +23,7 @@ pub mod value_type {
 pub mod tensor_type {
     pub const F32: u32 = 0;
     pub const Q4_K: u32 = 12;
+    pub const I8: u32 = 24;
     pub const F64: u32 = 28;
     pub const MXFP4: u32 = 39;
 }
