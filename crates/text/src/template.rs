@@ -10,7 +10,7 @@ use std::io;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
-use regex::Regex;
+use regex_automata::meta::Regex;
 use serde_json::Map;
 
 use crate::TextError;
@@ -159,10 +159,21 @@ impl io::Write for LimitedOutput {
 /// `{% generation %}` marks the assistant's text for training and has no meaning here. A block that always runs takes
 /// its place, so that white-space control and line numbers stay as they are.
 fn without_generation_tags(source: &str) -> String {
-    let tag =
-        |name: &str| Regex::new(&format!(r"\{{%([-+]?)\s*{name}\s*([-+]?)%\}}")).expect("a constant pattern");
-    let opened = tag("generation").replace_all(source, "{%${1} if true ${2}%}");
-    tag("endgeneration").replace_all(&opened, "{%${1} endif ${2}%}").into_owned()
+    let tags = Regex::new(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}").expect("a constant pattern");
+    let mut out = String::with_capacity(source.len());
+    let mut start = 0;
+    for tag in tags.captures_iter(source) {
+        let whole = tag.get_match().expect("an iterator gives matches").range();
+        let group = |index: usize| tag.get_group(index).map_or("", |span| &source[span]);
+        let statement = if group(2).is_empty() { "if true" } else { "endif" };
+        out.push_str(&source[start..whole.start]);
+        // Line breaks inside the tag are kept: errors name the line.
+        let breaks = "\n".repeat(source[whole.clone()].matches('\n').count());
+        out.push_str(&format!("{{%{} {statement} {breaks}{}%}}", group(1), group(3)));
+        start = whole.end;
+    }
+    out.push_str(&source[start..]);
+    out
 }
 
 /// The `raise_exception` of a template, told apart from failures by its type.
