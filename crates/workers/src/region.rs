@@ -149,10 +149,16 @@ impl Shared {
     /// Worker: waits for a region it has not been in and joins it; `false` when the pool closes.
     fn join_region(&self, epoch_done: &mut u64, limit: &mut SpinLimit) -> bool {
         let mut spin = limit.start();
+        let mut epoch_seen = *epoch_done;
         loop {
             let seen = self.gate.0.load();
             if seen.closing() {
                 return false;
+            }
+            if seen.epoch() != epoch_seen {
+                // Also a region that was over too soon to join says that the caller is busy: stay awake.
+                epoch_seen = seen.epoch();
+                spin.restart();
             }
             if seen.open() && seen.epoch() != *epoch_done {
                 if self.gate.0.try_join(seen) {

@@ -118,3 +118,18 @@ fn loom_drop_without_work() {
         drop(workers);
     });
 }
+
+/// The caller could run everything alone, so a worker that sleeps through would go unnoticed: here the chunks need
+/// each other.
+#[test]
+fn loom_sleeping_workers_are_woken_by_a_region() {
+    check(3, || {
+        let workers = Workers::new(2);
+        workers.enter(|team| {
+            for _ in 0..2 {
+                let met = loom::sync::Notify::new();
+                team.for_each_chunk(2, |chunk, _| if chunk == 0 { met.wait() } else { met.notify() });
+            }
+        });
+    });
+}
