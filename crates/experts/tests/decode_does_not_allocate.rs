@@ -1,0 +1,80 @@
+//! After warm-up, beginning a visit, waiting for records and dropping them takes nothing from the heap, on any thread.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use coldpress_experts::pack::write_pack;
+use coldpress_experts::{ExpertStore, Fingerprint, PackFile, ReaderChoice, StoreConfig};
+use coldpress_memory::Ledger;
+use coldpress_testkit::{ExpertSource, Random, SourceShape};
+use coldpress_workers::{Team, Workers};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn decode(store: &mut ExpertStore, team: &Team<'_>, random: &mut Random, tokens: usize) {
+    let mut experts = [0; 4];
+    for token in 0..tokens {
+        for layer in 0..3 {
+            let first = random.below(8) as u32;
+            experts.iter_mut().enumerate().for_each(|(index, expert)| *expert = (first + index as u32) % 8);
+            let mut visit = store.begin(layer, &experts).unwrap();
+            let mut count = 0;
+            while let Some(ready) = visit.next_ready(team).unwrap() {
+                count += ready
+                    .iter()
+                    .map(|(_, record)| record.gate().rows() / record.gate().rows())
+                    .sum::<usize>();
+                if token % 7 == 3 {
+                    break;
+                }
+            }
+            assert!(count > 0);
+        }
+    }
+}
+
+#[test]
+fn nothing_after_warm_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = ExpertSource::create(folder.path(), &SourceShape::default());
+    let path = folder.path().join("pack.cpack");
+    Workers::new(2).enter(|team| {
+        let ledger = Ledger::unlimited();
+        write_pack(source.pack_config(&path, &ledger), team, &AtomicBool::new(false), |_, _| {}).unwrap();
+        let fingerprint = Fingerprint::of(&source.files, &source.layers).unwrap();
+        let pack = PackFile::open(&path, &source.geometry(), &fingerprint).unwrap();
+        for pack in [None, Some(pack)] {
+            for reader in [ReaderChoice::Auto, ReaderChoice::Pread] {
+                let config = StoreConfig { pack: pack.clone(), reader, ..source.store_config(9) };
+                let mut store = ExpertStore::open(config).unwrap();
+                let mut random = Random::new(8);
+                decode(&mut store, team, &mut random, 50);
+                let before = ALLOCATIONS.load(Ordering::Relaxed);
+                decode(&mut store, team, &mut random, 100);
+                let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+                assert_eq!(allocated, 0, "reader {}, pack {}", store.reader_name(), pack.is_some());
+                assert!(store.statistics().misses > 100);
+            }
+        }
+    });
+}
