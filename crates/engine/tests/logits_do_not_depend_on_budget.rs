@@ -1,0 +1,96 @@
+//! Logits are the same bits whatever the memory, the disk path and the machine allow.
+//!
+//! The matrix: residency and slots x pack or model file x prefill chunk x threads x reader x instruction set. A slot that
+//! is refilled while in use, a sum in another order, a kernel that sees its neighbours: each shows here as a changed bit.
+//! Slots below one token's experts (1, 2) force a refill within every layer.
+
+mod common;
+
+use std::path::Path;
+
+use coldpress::{Isa, LoadConfiguration, PackUse, ReaderKind, Residency, Silent, pack_model};
+use common::{Reference, demo, load, logits};
+
+const ALL_SLOTS: u64 = u64::MAX;
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Slots of the matrix; `None` is `resident`.
+const SLOTS: [Option<u64>; 5] = [None, Some(1), Some(2), Some(8), Some(ALL_SLOTS)];
+
+fn configuration(slots: Option<u64>) -> LoadConfiguration {
+    match slots {
+        None => LoadConfiguration::default().residency(Residency::Resident),
+        Some(ALL_SLOTS) => LoadConfiguration::default().residency(Residency::Streamed),
+        Some(slots) => LoadConfiguration::default().residency(Residency::Streamed).slots(slots),
+    }
+}
+
+fn check(model: &Path, ids: &[u32], chunks: &[u32]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pack = folder.path().join("model.cpack");
+    pack_model(model, &pack, &mut Silent).expect("packs");
+    let packs = [PackUse::Never, PackUse::File(pack)];
+    let expected = bits(&logits(&mut load(model, &LoadConfiguration::default().threads(1)), ids));
+    let mut compared = 0;
+    for slots in SLOTS {
+        for pack in &packs {
+            for &chunk in chunks {
+                for threads in [1, 2] {
+                    for (reader, kind) in ReaderKind::ALL {
+                        let configuration = configuration(slots)
+                            .pack(pack.clone())
+                            .chunk_tokens(chunk)
+                            .threads(threads)
+                            .reader(kind);
+                        let got = bits(&logits(&mut load(model, &configuration), ids));
+                        assert!(
+                            got == expected,
+                            "{slots:?} slots, {pack:?}, chunk {chunk}, {threads} threads, {reader}"
+                        );
+                        compared += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(compared, SLOTS.len() * 2 * chunks.len() * 2 * 3);
+}
+
+#[test]
+fn over_the_whole_matrix_on_a_tiny_model() {
+    let reference = Reference::open("qwen3moe");
+    check(&reference.model, &reference.ids, &[1, 7, 31, 32, 33, 48]);
+}
+
+#[test]
+fn with_a_shared_expert() {
+    let reference = Reference::open("qwen2moe");
+    check(&reference.model, &reference.ids, &[1, 33, 48]);
+}
+
+#[test]
+fn with_quantised_weights_on_the_bundled_model() {
+    let ids: Vec<u32> = (0..70).map(|i| 300 + i * 97 % 7000).collect();
+    check(&demo(), &ids, &[1, 33, 70]);
+}
+
+#[test]
+fn over_every_instruction_set_of_this_machine() {
+    let reference = Reference::open("qwen3moe");
+    let quantised: Vec<u32> = (0..20).map(|i| 300 + i * 97 % 7000).collect();
+    for (model, ids) in [(reference.model.as_path(), &reference.ids), (demo().as_path(), &quantised)] {
+        let expected = bits(&logits(&mut load(model, &LoadConfiguration::default().isa(Isa::Scalar)), ids));
+        for isa in Isa::ALL {
+            let configuration = LoadConfiguration::default().isa(isa);
+            if coldpress::plan(model, &configuration).is_err() {
+                println!("{} does not run here", isa.name());
+                continue;
+            }
+            let got = bits(&logits(&mut load(model, &configuration), ids));
+            assert!(got == expected, "{} on {}", isa.name(), model.display());
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The process never holds more than the plan says, measured by the operating system and not by the ledger.
+//!
+//! Each case runs in a process of its own, because the high-water mark of a process never falls. The budget is a little
+//! above the smallest one that works, so that there is no slack to hide in.
+
+mod common;
+
+use std::process::Command;
+
+use coldpress::{Bytes, GenerateOptions, LoadConfiguration, SizeSpec, Silent};
+use common::{demo, load};
+
+/// Runs this test binary again for one case and returns (peak resident bytes, budget).
+fn measured(case: &str) -> (u64, u64) {
+    let program = std::env::current_exe().expect("this program has a path");
+    let output = Command::new(program)
+        .args(["--ignored", "--exact", "case", "--nocapture"])
+        .env("COLDPRESS_TEST_CASE", case)
+        .output()
+        .expect("the case runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{case}: {text} {}", String::from_utf8_lossy(&output.stderr));
+    let figures = text.lines().find_map(|line| line.strip_prefix("figures ")).expect("the case prints figures");
+    let mut figures = figures.split(' ').map(|figure| figure.parse().expect("a number"));
+    (figures.next().expect("peak"), figures.next().expect("budget"))
+}
+
+#[test]
+#[ignore = "started by the tests of this file, one process per case"]
+fn case() {
+    let case = std::env::var("COLDPRESS_TEST_CASE").expect("the case has a name");
+    let configuration = match case.as_str() {
+        "smallest" => LoadConfiguration::default().context(512),
+        "cold" => LoadConfiguration::default().context(512).cold_fraction(0.75),
+        "resident" => LoadConfiguration::default().context(1024),
+        other => panic!("unknown case {other}"),
+    };
+    let refused = coldpress::plan(&demo(), &configuration.clone().budget(SizeSpec::Exact(Bytes(1))));
+    let Err(coldpress::EngineError::DoesNotFit(refused)) = refused else { panic!("one byte is not enough") };
+    let budget = match case.as_str() {
+        "resident" => Bytes(refused.smallest_budget.0 + (64 << 20)),
+        _ => refused.smallest_budget,
+    };
+    let mut runtime = load(&demo(), &configuration.budget(SizeSpec::Exact(budget)));
+    let mut session = runtime.session().expect("the cache was planned");
+    let prompt: Vec<u32> = (0..400).map(|i| 300 + i * 97 % 7000).collect();
+    let options = GenerateOptions { max_tokens: 32, ignore_eos: true, ..GenerateOptions::default() };
+    runtime.generate(&mut session, &prompt, &options, &mut Silent).expect("generates");
+    let status = runtime.status();
+    assert!(status.ledger.peak <= budget, "the ledger itself exceeded the budget");
+    println!("figures {} {}", status.peak.rss.0, budget.0);
+}
+
+#[test]
+fn at_the_smallest_budget_with_a_cold_cache_and_resident() {
+    for name in ["smallest", "cold", "resident"] {
+        let (peak, budget) = measured(name);
+        println!("{name}: peak {peak} of {budget}");
+        assert!(peak <= budget, "{name}: peak {peak} is above the budget {budget}");
+        assert!(peak * 4 > budget, "{name}: peak {peak} is so far below {budget} that nothing was measured");
+    }
+}
