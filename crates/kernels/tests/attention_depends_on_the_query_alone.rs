@@ -1,7 +1,9 @@
-//! The output of a query has the same bits alone and in any chunk, on any number of threads and any instruction set.
+//! The output of a query has the same bits alone and in any chunk, on any number of threads and any
+//! instruction set.
 //!
-//! What could go wrong: blocks that start at the first row instead of fixed positions, tiles that add in another order,
-//! spans merged in the order in which threads finish, a tail that goes another way than the full vectors.
+//! What could go wrong: blocks that start at the first row instead of fixed positions, tiles that add in
+//! another order, spans merged in the order in which threads finish, a tail that goes another way than the
+//! full vectors.
 
 mod attention_support;
 

@@ -1,7 +1,8 @@
 //! Attention against the textbook formula in f64, within the documented bound.
 //!
-//! What could go wrong: a query head reads another KV head, the padding of an odd head size leaks in, a block or a span is lost or
-//! counted twice at its border, the running maximum is not taken out of older blocks, the window is off by one.
+//! What could go wrong: a query head reads another KV head, the padding of an odd head size leaks in, a block
+//! or a span is lost or counted twice at its border, the running maximum is not taken out of older blocks,
+//! the window is off by one.
 
 mod attention_support;
 

@@ -1,7 +1,8 @@
-//! Keys and values after a row's position, or before its window, cannot change its output, whatever they hold.
+//! Keys and values after a row's position, or before its window, cannot change its output, whatever they
+//! hold.
 //!
-//! What could go wrong: a masked weight of zero times a NaN of a position that was not written yet, a hidden score that takes part in
-//! the maximum, a block read beyond the last position.
+//! What could go wrong: a masked weight of zero times a NaN of a position that was not written yet, a hidden
+//! score that takes part in the maximum, a block read beyond the last position.
 
 mod attention_support;
 

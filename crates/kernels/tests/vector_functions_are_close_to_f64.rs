@@ -1,7 +1,7 @@
 //! exp, sigmoid, SiLU and softplus against f64, over all magnitudes of f32.
 //!
-//! What could go wrong: a wrong constant, a cut-off that flushes subnormal results or overflows early, NaN lost in a clamp,
-//! the last lanes of a slice treated otherwise than the first.
+//! What could go wrong: a wrong constant, a cut-off that flushes subnormal results or overflows early, NaN
+//! lost in a clamp, the last lanes of a slice treated otherwise than the first.
 
 mod vector_support;
 

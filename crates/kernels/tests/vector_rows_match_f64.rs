@@ -1,7 +1,9 @@
-//! Norms, softmax, dot products and rotary embeddings against f64, with error bounds from the number of roundings.
+//! Norms, softmax, dot products and rotary embeddings against f64, with error bounds from the number of
+//! roundings.
 //!
-//! What could go wrong: epsilon outside the mean, the weight of another column, a softmax without the maximum taken off, the two
-//! orders of rotary pairs mixed up, a table for the wrong position, rotation of the dimensions that should stay.
+//! What could go wrong: epsilon outside the mean, the weight of another column, a softmax without the maximum
+//! taken off, the two orders of rotary pairs mixed up, a table for the wrong position, rotation of the
+//! dimensions that should stay.
 
 mod vector_support;
 
@@ -67,8 +69,8 @@ fn softmax_rows() {
             let exps = || x.iter().map(|x| (f64::from(*x) - f64::from(largest)).exp());
             let sum: f64 = exps().sum();
             for (found, exact) in out.iter().zip(exps().map(|e| e / sum)) {
-                // The rounded difference to the maximum moves exp by its size times the rounding; exp itself is within one
-                // unit (two roundings), twice because of the sum.
+                // The rounded difference to the maximum moves exp by its size times the rounding; exp itself
+                // is within one unit (two roundings), twice because of the sum.
                 let roundings = 2.0 * f64::from(size) * 2.0 + (columns.div_ceil(16) + 4) as f64 + 5.0;
                 assert_within(*found, exact, roundings * ROUNDING * exact + 1e-45, columns);
             }

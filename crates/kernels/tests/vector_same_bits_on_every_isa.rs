@@ -1,7 +1,7 @@
 //! Every vector operation gives the same bits on every instruction set and for every number of threads.
 //!
-//! What could go wrong: a reduction tree in another order, a fused operation on one side only, min or max with the
-//! operands of a NaN swapped, a cut over threads that moves the last lanes.
+//! What could go wrong: a reduction tree in another order, a fused operation on one side only, min or max
+//! with the operands of a NaN swapped, a cut over threads that moves the last lanes.
 
 mod vector_support;
 

@@ -1,7 +1,7 @@
 //! One block of cached keys and values, widened to f32 and laid out for the tiles.
 //!
-//! Keys are transposed, so that a lane is a key and the score of a key is a chain of multiply-adds in the order of the head's
-//! dimensions; values stay as rows, so that a lane is a dimension.
+//! Keys are transposed, so that a lane is a key and the score of a key is a chain of multiply-adds in the
+//! order of the head's dimensions; values stay as rows, so that a lane is a dimension.
 
 use half::f16;
 
@@ -43,21 +43,49 @@ pub(super) struct HeadRows<'a, E> {
     pub(super) head_dim: usize,
 }
 
-impl<'a, E> HeadRows<'a, E> {
+impl<'a, E: CacheElement> HeadRows<'a, E> {
+    /// Whole vectors of a row.
     #[inline(always)]
-    fn row(&self, position: usize) -> &'a [E] {
-        &self.elements[position * self.stride..position * self.stride + self.head_dim]
+    fn full_steps(&self) -> usize {
+        self.head_dim / LANES
+    }
+
+    /// Elements `LANES * step ..` of a row, all inside the head.
+    #[inline(always)]
+    fn full<S: Simd>(&self, s: S, key: usize, step: usize) -> S::Lanes {
+        let at = key * self.stride + step * LANES;
+        E::widen(s, self.elements[at..at + LANES].as_array().expect("a whole vector"))
+    }
+
+    /// The elements of a row behind its whole vectors, then zeros.
+    #[inline(always)]
+    fn rest<S: Simd>(&self, s: S, key: usize) -> S::Lanes {
+        let row = key * self.stride;
+        E::widen(s, &padded(&self.elements[row + self.full_steps() * LANES..row + self.head_dim]))
+    }
+
+    /// Asks for elements `LANES * step ..` of the row one block further on, if they begin a cache line. Rows
+    /// lie a stride apart, which hardware does not foresee across pages.
+    #[inline(always)]
+    fn prefetch_next_block<S: Simd>(&self, s: S, key: usize, step: usize) {
+        if (step * LANES * size_of::<E>()).is_multiple_of(64) {
+            let offset = (key + BLOCK_KEYS) * self.stride + step * LANES;
+            s.prefetch(self.elements.as_ptr().wrapping_add(offset));
+        }
     }
 }
 
-/// Elements `LANES * step ..` of a row, zeros behind the head's last.
+/// Writes a square of `LANES` keys and `LANES` dimensions.
 #[inline(always)]
-fn widen_step<S: Simd, E: CacheElement>(s: S, row: &[E], step: usize) -> S::Lanes {
-    let (full, rest) = row.as_chunks::<LANES>();
-    if step < full.len() { E::widen(s, &full[step]) } else { E::widen(s, &padded(rest)) }
+fn store_transposed<S: Simd>(s: S, mut square: [S::Lanes; LANES], vector: usize, out: &mut [KeyRow]) {
+    s.transpose(&mut square);
+    for (out, lanes) in out.iter_mut().zip(square) {
+        s.store(lanes, &mut out[vector]);
+    }
 }
 
-/// Fills `out[dimension]` for all dimensions, rounded up to whole vectors, and the vectors that hold the first `count` keys.
+/// Fills `out[dimension]` for all dimensions, rounded up to whole vectors, and the vectors that hold the
+/// first `count` keys.
 #[inline(always)]
 pub(super) fn pack_keys<S: Simd, E: CacheElement>(
     s: S,
@@ -65,24 +93,56 @@ pub(super) fn pack_keys<S: Simd, E: CacheElement>(
     count: usize,
     out: &mut [KeyRow],
 ) {
-    for vector in 0..count.div_ceil(LANES) {
+    let (full, rest) = out.split_at_mut(rows.full_steps() * LANES);
+    for vector in 0..count / LANES {
         let first = vector * LANES;
-        for (step, out) in out.chunks_exact_mut(LANES).enumerate() {
+        for (step, out) in full.chunks_exact_mut(LANES).enumerate() {
             let mut square = [s.splat(0.0); LANES];
-            if first + LANES <= count {
-                for (key, lanes) in square.iter_mut().enumerate() {
-                    *lanes = widen_step(s, rows.row(first + key), step);
-                }
-            } else {
-                for (key, lanes) in square.iter_mut().enumerate().take(count - first) {
-                    *lanes = widen_step(s, rows.row(first + key), step);
-                }
+            let mut key = 0;
+            while key < LANES {
+                rows.prefetch_next_block(s, first + key, step);
+                square[key] = rows.full(s, first + key, step);
+                key += 1;
             }
-            s.transpose(&mut square);
-            for (out, lanes) in out.iter_mut().zip(square) {
-                s.store(lanes, &mut out[vector]);
-            }
+            store_transposed(s, square, vector, out);
         }
+        if !rest.is_empty() {
+            let mut square = [s.splat(0.0); LANES];
+            for (key, lanes) in square.iter_mut().enumerate() {
+                *lanes = rows.rest(s, first + key);
+            }
+            store_transposed(s, square, vector, rest);
+        }
+    }
+    if !count.is_multiple_of(LANES) {
+        pack_last_keys(s, rows, count, full, rest);
+    }
+}
+
+/// The vector that is not full.
+#[inline(always)]
+fn pack_last_keys<S: Simd, E: CacheElement>(
+    s: S,
+    rows: HeadRows<'_, E>,
+    count: usize,
+    full: &mut [KeyRow],
+    rest: &mut [KeyRow],
+) {
+    let vector = count / LANES;
+    let keys = vector * LANES..count;
+    for (step, out) in full.chunks_exact_mut(LANES).enumerate() {
+        let mut square = [s.splat(0.0); LANES];
+        for (lanes, key) in square.iter_mut().zip(keys.clone()) {
+            *lanes = rows.full(s, key, step);
+        }
+        store_transposed(s, square, vector, out);
+    }
+    if !rest.is_empty() {
+        let mut square = [s.splat(0.0); LANES];
+        for (lanes, key) in square.iter_mut().zip(keys) {
+            *lanes = rows.rest(s, key);
+        }
+        store_transposed(s, square, vector, rest);
     }
 }
 
@@ -94,11 +154,15 @@ pub(super) fn pack_values<S: Simd, E: CacheElement>(
     count: usize,
     out: &mut [[f32; LANES]],
 ) {
-    let vectors = rows.head_dim.div_ceil(LANES);
-    for (key, out) in out.chunks_exact_mut(vectors).enumerate().take(count) {
-        let row = rows.row(key);
-        for (step, out) in out.iter_mut().enumerate() {
-            s.store(widen_step(s, row, step), out);
+    let full_steps = rows.full_steps();
+    for (key, out) in out.chunks_exact_mut(rows.head_dim.div_ceil(LANES)).enumerate().take(count) {
+        let (full, rest) = out.split_at_mut(full_steps);
+        for (step, out) in full.iter_mut().enumerate() {
+            rows.prefetch_next_block(s, key, step);
+            s.store(rows.full(s, key, step), out);
+        }
+        if let [rest] = rest {
+            s.store(rows.rest(s, key), rest);
         }
     }
 }

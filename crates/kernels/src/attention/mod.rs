@@ -1,10 +1,11 @@
 //! Causal grouped-query attention over a KV cache.
 //!
-//! Owns the product of queries, cached keys and cached values. Keys are visited in position order, in blocks of 64 and
-//! spans of 512 at fixed positions, with an online softmax (FlashAttention-2, Dao 2023, arXiv:2307.08691); spans are merged in
-//! order. So the result of a query is a function of that query and of the keys it sees, bit for bit: it does not
-//! depend on the rows beside it, on the threads or on the instruction set. Refuses to allocate: the caller brings scratch memory
-//! of [`AttentionShape::scratch_len`]. `schedule.rs` deals the work to threads, `span.rs` is the definition of the result.
+//! Owns the product of queries, cached keys and cached values. Keys are visited in position order, in blocks
+//! of 64 and spans of 512 at fixed positions, with an online softmax (FlashAttention-2, Dao 2023,
+//! arXiv:2307.08691); spans are merged in order. So the result of a query is a function of that query and of
+//! the keys it sees, bit for bit: it does not depend on the rows beside it, on the threads or on the
+//! instruction set. Refuses to allocate: the caller brings scratch memory of [`AttentionShape::scratch_len`].
+//! `schedule.rs` deals the work to threads, `span.rs` is the definition of the result.
 
 mod block;
 mod schedule;
@@ -73,9 +74,9 @@ impl AttentionShape {
         self.kv_heads * self.head_dim
     }
 
-    /// Elements (f32) of scratch memory that are enough for calls with up to `rows` query rows on a team of up to
-    /// `threads`. Depends on nothing else: not on positions, window or cache type. It stops growing with `rows` at the
-    /// largest block of rows that one thread takes.
+    /// Elements (f32) of scratch memory that are enough for calls with up to `rows` query rows on a team of
+    /// up to `threads`. Depends on nothing else: not on positions, window or cache type. It stops growing
+    /// with `rows` at the largest block of rows that one thread takes.
     pub fn scratch_len(&self, rows: usize, threads: usize) -> usize {
         schedule::scratch_len(self, rows, threads)
     }
@@ -109,13 +110,14 @@ pub struct Attention<'a> {
     pub scratch: &'a mut [f32],
 }
 
-/// `out[row, head] = sum over visible positions p of softmax_p(scale * query[row, head] . keys[p]) * values[p]`.
+/// `out[row, head] = sum over visible positions p of softmax_p(scale * query[row, head] . keys[p]) *
+/// values[p]`.
 ///
-/// With `e = 2^-24`, `d = head_dim`, `k` visible keys, `D = scale * max_p(sum_i |query_i * keys_pi|)` and `V = max_p |values_p|`,
-/// an output is within `V * (2 * (d + 8) * D + 2 * k + 40) * e` of the exact result: `d` products, the scaling, the
-/// distances to the running maximum and their exp move the exponent of a weight by `(d + 8) * D * e` at most, and the sums
-/// over `k` keys round less than `2 * k + 40` times. Typical errors are near `e`. A score that is NaN or +inf makes the
-/// outputs of its row and head NaN and touches no other.
+/// With `e = 2^-24`, `d = head_dim`, `k` visible keys, `D = scale * max_p(sum_i |query_i * keys_pi|)` and `V
+/// = max_p |values_p|`, an output is within `V * (2 * (d + 8) * D + 2 * k + 40) * e` of the exact result: `d`
+/// products, the scaling, the distances to the running maximum and their exp move the exponent of a weight by
+/// `(d + 8) * D * e` at most, and the sums over `k` keys round less than `2 * k + 40` times. Typical errors
+/// are near `e`. A score that is NaN or +inf makes the outputs of its row and head NaN and touches no other.
 ///
 /// Panics when the shape, a length or the window (0) does not fit.
 pub fn attention(team: &Team<'_>, kernels: Kernels, attention: Attention<'_>) {

@@ -1,8 +1,8 @@
 //! Which thread computes what, and in which part of the scratch memory.
 //!
-//! Many rows: a chunk is a KV head and a block of rows, and goes through its spans alone. Few rows (decode): there are too
-//! few such chunks, so the spans of a KV head are chunks too; their states are merged after every wave of spans. Both ways call
-//! the same functions in the same order for every query.
+//! Many rows: a chunk is a KV head and a block of rows, and goes through its spans alone. Few rows (decode):
+//! there are too few such chunks, so the spans of a KV head are chunks too; their states are merged after
+//! every wave of spans. Both ways call the same functions in the same order for every query.
 #![allow(unsafe_code)]
 
 use coldpress_workers::Team;
@@ -62,7 +62,7 @@ pub(super) fn run(
     }
     let unaligned = scratch.as_ptr().align_offset(size_of::<[f32; LANES]>()).min(LANES - 1);
     let scratch = &mut scratch[unaligned..];
-    if team.threads() > 1 && rows <= split_rows(&problem.shape) && problem.spans(&(0..rows)).len() > 1 {
+    if rows <= split_rows(&problem.shape) && problem.spans(&(0..rows)).len() > 1 {
         run_spans(team, kernels, problem, rows, out, scratch);
     } else {
         run_row_blocks(team, kernels, problem, rows, out, scratch);

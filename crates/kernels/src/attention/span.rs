@@ -1,8 +1,8 @@
 //! Attention of some query vectors over one span of keys: the definition of the result.
 //!
-//! Per block and query vector: scores, their maximum, weights `exp(score - maximum)` (zero for keys that are not visible), the
-//! sum of the weights in sixteen lanes, then the outputs so far times `exp(old maximum - new maximum)` plus weight times value in position
-//! order, visible keys only.
+//! Per block and query vector: scores; their maximum; weights `exp(score - maximum)`, zero for keys that are
+//! not visible; the sum of the weights in sixteen lanes; then the outputs so far times `exp(old maximum - new
+//! maximum)`, plus weight times value of the visible keys in position order.
 
 use std::ops::Range;
 
@@ -120,7 +120,8 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Turns scores into weights; returns the new maximum and the sum of the weights. `begin..end` are the visible keys.
+/// Turns scores into weights; returns the new maximum and the sum of the weights. `begin..end` are the
+/// visible keys.
 #[inline(always)]
 fn weigh<S: Simd>(
     s: S,
@@ -181,50 +182,49 @@ impl Step<'_> {
     }
 }
 
+/// Vectors side by side in a tile of one query.
+const SINGLE: usize = 4;
+
+/// Scores of the query vectors `first..end`, a multiple of `Q` of them, for all keys of the block.
 #[inline(always)]
 fn score_vectors<S: Simd, const Q: usize, const K: usize>(
     s: S,
     step: Step<'_>,
+    (first, end): (usize, usize),
     keys: &[KeyRow],
     scores: &mut [Scores],
 ) {
-    let vectors = step.count.div_ceil(LANES);
-    let mut first = 0;
-    while first < vectors {
-        let tiled = first + K <= vectors;
-        let mut vector = step.first_vector;
-        while vector < step.end_vector {
-            let left = step.end_vector - vector;
-            let rows = &mut scores[vector..];
-            if tiled && left >= Q {
-                let queries = std::array::from_fn(|q| step.unit.query(step.problem, vector + q));
-                score_tile::<S, Q, K>(s, keys, queries, first, rows);
-                vector += Q;
-            } else if tiled {
-                score_tile::<S, 1, K>(s, keys, [step.unit.query(step.problem, vector)], first, rows);
-                vector += 1;
+    let key_vectors = step.count.div_ceil(LANES);
+    let mut key_vector = 0;
+    while key_vector < key_vectors {
+        let tiled = key_vector + K <= key_vectors;
+        for vector in (first..end).step_by(Q) {
+            let queries = std::array::from_fn(|q| step.unit.query(step.problem, vector + q));
+            let scores = &mut scores[vector..vector + Q];
+            if tiled {
+                score_tile::<S, Q, K>(s, keys, queries, key_vector, scores);
             } else {
-                score_tile::<S, 1, 1>(s, keys, [step.unit.query(step.problem, vector)], first, rows);
-                vector += 1;
+                score_tile::<S, Q, 1>(s, keys, queries, key_vector, scores);
             }
         }
-        first += if tiled { K } else { 1 };
+        key_vector += if tiled { K } else { 1 };
     }
 }
 
-/// Outputs of `Q` query vectors: keys that all of them see in one tile, the others one query at a time before and after.
+/// Outputs of `Q` query vectors: keys that all of them see in one tile, the others one query at a time before
+/// and after.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 fn add_values<S: Simd, const Q: usize, const V: usize>(
     s: S,
     step: Step<'_>,
     vector: usize,
-    values: &[[f32; LANES]],
-    row_vectors: usize,
-    weights: &[Scores],
-    factors: &mut [f32],
+    work: &mut Work<'_>,
     outputs: &mut [[f32; LANES]],
 ) {
+    let row_vectors = step.problem.row_vectors();
+    let (values, weights) = (&*work.values, &work.scores[vector..]);
+    let factors = &mut work.factors[vector..];
+    let outputs = &mut outputs[vector * row_vectors..];
     let mut visible = [(0, 0); Q];
     let (mut begin, mut end) = (0, BLOCK_KEYS);
     for (q, visible) in visible.iter_mut().enumerate() {
@@ -237,7 +237,7 @@ fn add_values<S: Simd, const Q: usize, const V: usize>(
         let alone = (visible[q].0, visible[q].1.min(shared.0));
         if alone.0 < alone.1 {
             let output = &mut outputs[q * row_vectors..];
-            value_row::<S, 1, V>(s, values, row_vectors, alone, &weights[q..], &factors[q..], output);
+            value_row::<S, 1, SINGLE>(s, values, row_vectors, alone, &weights[q..], &factors[q..], output);
             factors[q] = 1.0;
         }
     }
@@ -248,7 +248,7 @@ fn add_values<S: Simd, const Q: usize, const V: usize>(
         let alone = (shared.1, visible[q].1);
         if alone.0 < alone.1 {
             let output = &mut outputs[q * row_vectors..];
-            value_row::<S, 1, V>(s, values, row_vectors, alone, &weights[q..], &[1.0], output);
+            value_row::<S, 1, SINGLE>(s, values, row_vectors, alone, &weights[q..], &[1.0], output);
         }
     }
 }
@@ -283,8 +283,12 @@ fn attend_block<S: Simd, const Q: usize, const K: usize, const V: usize>(
     state: &mut State<'_>,
 ) {
     let problem = step.problem;
-    score_vectors::<S, Q, K>(s, step, &work.keys[..problem.shape.head_dim], work.scores);
-    for vector in step.first_vector..step.end_vector {
+    let (first, end) = (step.first_vector, step.end_vector);
+    let tiled_end = end - (end - first) % Q;
+    let keys = &work.keys[..problem.shape.head_dim];
+    score_vectors::<S, Q, K>(s, step, (first, tiled_end), keys, work.scores);
+    score_vectors::<S, 1, SINGLE>(s, step, (tiled_end, end), keys, work.scores);
+    for vector in first..end {
         let (begin, end) = step.visible(vector);
         let before = state.maxima[vector];
         let (maximum, sum) = weigh(s, &mut work.scores[vector], begin, end, problem.scale, before);
@@ -294,19 +298,11 @@ fn attend_block<S: Simd, const Q: usize, const K: usize, const V: usize>(
         state.sums[vector] = state.sums[vector].mul_add(factor, sum);
         work.factors[vector] = factor;
     }
-    let row_vectors = problem.row_vectors();
-    let mut vector = step.first_vector;
-    while vector < step.end_vector {
-        let weights = &work.scores[vector..];
-        let factors = &mut work.factors[vector..];
-        let outputs = &mut state.outputs[vector * row_vectors..];
-        if vector + Q <= step.end_vector {
-            add_values::<S, Q, V>(s, step, vector, work.values, row_vectors, weights, factors, outputs);
-            vector += Q;
-        } else {
-            add_values::<S, 1, V>(s, step, vector, work.values, row_vectors, weights, factors, outputs);
-            vector += 1;
-        }
+    for vector in (first..tiled_end).step_by(Q) {
+        add_values::<S, Q, V>(s, step, vector, work, state.outputs);
+    }
+    for vector in tiled_end..end {
+        add_values::<S, 1, SINGLE>(s, step, vector, work, state.outputs);
     }
 }
 
@@ -376,13 +372,25 @@ fn attend_f32<S: Simd, const Q: usize, const K: usize, const V: usize>(
 }
 
 instantiate! {
-    fn span_f16(problem: &Problem<'_>, cache: (&[f16], &[f16]), unit: &Unit, span: usize, work: &mut [f32], state: &mut [f32])
-        => attend_f16 { avx512: [4, 4, 4], others: [2, 2, 2] }
+    fn span_f16(
+        problem: &Problem<'_>,
+        cache: (&[f16], &[f16]),
+        unit: &Unit,
+        span: usize,
+        work: &mut [f32],
+        state: &mut [f32],
+    ) => attend_f16 { avx512: [4, 4, 4], others: [4, 1, 1] }
 }
 
 instantiate! {
-    fn span_f32(problem: &Problem<'_>, cache: (&[f32], &[f32]), unit: &Unit, span: usize, work: &mut [f32], state: &mut [f32])
-        => attend_f32 { avx512: [4, 4, 4], others: [2, 2, 2] }
+    fn span_f32(
+        problem: &Problem<'_>,
+        cache: (&[f32], &[f32]),
+        unit: &Unit,
+        span: usize,
+        work: &mut [f32],
+        state: &mut [f32],
+    ) => attend_f32 { avx512: [4, 4, 4], others: [4, 1, 1] }
 }
 
 /// Fills `state` with what the vectors of `unit` see of one span.

@@ -7,7 +7,8 @@ use crate::vector::dispatch::instantiate;
 use crate::vector::exponential;
 use crate::vector::simd::{LANES, Simd};
 
-/// Elements of the state of `vectors` query vectors with `row_vectors` vectors of [`LANES`] output elements each.
+/// Elements of the state of `vectors` query vectors with `row_vectors` vectors of [`LANES`] output elements
+/// each.
 pub(super) const fn state_len(vectors: usize, row_vectors: usize) -> usize {
     vectors * row_vectors * LANES + 2 * vectors.next_multiple_of(LANES)
 }
@@ -114,10 +115,22 @@ fn finish_body<S: Simd>(
 
 instantiate! {
     /// Adds the state of a span to the state of all spans before it.
-    pub(super) fn merge(problem: &Problem<'_>, unit: &Unit, span: usize, from: &mut [f32], into: &mut [f32]) => merge_body
+    pub(super) fn merge(
+        problem: &Problem<'_>,
+        unit: &Unit,
+        span: usize,
+        from: &mut [f32],
+        into: &mut [f32],
+    ) => merge_body
 }
 
 instantiate! {
     /// Writes the outputs of one row, `[heads of the unit, head_dim]`, from the state of all its keys.
-    pub(super) fn finish(problem: &Problem<'_>, unit: &Unit, state: &mut [f32], row: usize, out: &mut [f32]) => finish_body
+    pub(super) fn finish(
+        problem: &Problem<'_>,
+        unit: &Unit,
+        state: &mut [f32],
+        row: usize,
+        out: &mut [f32],
+    ) => finish_body
 }

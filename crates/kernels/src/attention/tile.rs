@@ -1,7 +1,7 @@
 //! The two inner products of attention over one block, for a few query vectors at a time.
 //!
-//! A score and an output element are each one chain of multiply-adds in a fixed order; the tile shape only decides how many
-//! chains run side by side.
+//! A score and an output element are each one chain of multiply-adds in a fixed order; the tile shape only
+//! decides how many chains run side by side.
 
 use super::BLOCK_KEYS;
 use super::block::{KEY_VECTORS, KeyRow};
@@ -40,8 +40,8 @@ pub(super) fn score_tile<S: Simd, const Q: usize, const K: usize>(
     }
 }
 
-/// `outputs[q] = factors[q] * outputs[q] + sum over keys first..end of weights[q] * values`, for `V` vectors of `row_vectors`, from
-/// `vector` on.
+/// `outputs[q] = factors[q] * outputs[q] + sum over keys first..end of weights[q] * values`, for `V` vectors
+/// of `row_vectors`, from `vector` on.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn value_tile<S: Simd, const Q: usize, const V: usize>(

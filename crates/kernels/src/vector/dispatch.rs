@@ -1,12 +1,12 @@
 //! One generic body, one compiled copy per instruction set.
 //!
-//! [`instantiate!`] writes the function that picks the copy by [`Kernels::isa`](crate::Kernels::isa). The body must be
-//! `#[inline(always)]` all the way down and free of closures around lane operations: only code inlined into the copy
-//! is compiled with its target features.
+//! [`instantiate!`] writes the function that picks the copy by [`Kernels::isa`](crate::Kernels::isa). The
+//! body must be `#[inline(always)]` all the way down and free of closures around lane operations: only code
+//! inlined into the copy is compiled with its target features.
 
-/// `instantiate! { pub fn name(arguments) -> Result => body }` defines `name(kernels, arguments)`, which calls
-/// `body(simd, arguments)`. Tile sizes may differ per instruction set:
-/// `=> body { avx512: [4, 4], others: [2, 2] }` calls `body::<_, 4, 4>`.
+/// `instantiate! { pub fn name(arguments) -> Result => body }` defines `name(kernels, arguments)`, which
+/// calls `body(simd, arguments)`. Tile sizes may differ per instruction set: `=> body { avx512: [4, 4],
+/// others: [2, 2] }` calls `body::<_, 4, 4>`.
 macro_rules! instantiate {
     (
         $(#[$attribute:meta])*
@@ -33,7 +33,8 @@ macro_rules! instantiate {
             }
 
             match kernels.isa() {
-                // SAFETY: a `Kernels` of this instruction set exists only where the processor has the features.
+                // SAFETY: a `Kernels` of this instruction set exists only where the processor has the
+                // features.
                 #[cfg(target_arch = "x86_64")]
                 $crate::Isa::Avx512Vnni => unsafe { avx512($($argument),*) },
                 // SAFETY: as above.

@@ -167,8 +167,8 @@ fn swiglu_in_place_body<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
 }
 
 instantiate! {
-    /// `x = exp(x)`, at most 1.01 units in the last place from the true value (subnormal results too); exactly 0 at -inf, 1 at 0,
-    /// inf at inf; NaN stays NaN.
+    /// `x = exp(x)`, at most 1.01 units in the last place from the true value (subnormal results too);
+    /// exactly 0 at -inf, 1 at 0, inf at inf; NaN stays NaN.
     pub fn exp(x: &mut [f32]) => exp_body
 }
 
@@ -178,8 +178,8 @@ instantiate! {
 }
 
 instantiate! {
-    /// `x = x * sigmoid(x)`, at most 3 units in the last place or 1.5e-43 from the true value; NaN at -inf (as `-inf * 0`) and at
-    /// NaN.
+    /// `x = x * sigmoid(x)`, at most 3 units in the last place or 1.5e-43 from the true value; NaN at -inf
+    /// (as `-inf * 0`) and at NaN.
     pub fn silu(x: &mut [f32]) => silu_body
 }
 

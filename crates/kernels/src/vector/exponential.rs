@@ -1,7 +1,8 @@
 //! exp and what is made of it: sigmoid, SiLU, softplus. Operations on sixteen lanes.
 //!
-//! `exp(x) = 2^n * (1 + r + r^2 q(r))` with `n = round(x / ln 2)`, `|r| <= ln 2 / 2` and a minimax polynomial `q` of degree
-//! four (relative error of the whole below 4e-9, against 6e-8 for half a unit in the last place).
+//! `exp(x) = 2^n * (1 + r + r^2 q(r))` with `n = round(x / ln 2)`, `|r| <= ln 2 / 2` and a minimax polynomial
+//! `q` of degree four (relative error of the whole below 4e-9, against 6e-8 for half a unit in the last
+//! place).
 
 use super::simd::{ROUNDING_SHIFT, Simd};
 
@@ -18,8 +19,8 @@ const EXP_POLYNOMIAL: [f32; 5] = [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.00
 /// Minimax fit of `(atanh(u) / u - 1) / u^2` in `u^2`, for `u <= 1/3`, lowest power first.
 const ATANH_POLYNOMIAL: [f32; 4] = [0.333_332_06, 0.200_108_5, 0.139_995_75, 0.140_122_12];
 
-/// e to the x: at most 1.01 units in the last place from the true value, also where that is subnormal; 0 at -inf, exactly 1 at
-/// 0, inf at inf, NaN at NaN.
+/// e to the x: at most 1.01 units in the last place from the true value, also where that is subnormal; 0 at
+/// -inf, exactly 1 at 0, inf at inf, NaN at NaN.
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(s: S, x: S::Lanes) -> S::Lanes {
     let x = s.smaller(s.splat(HIGHEST), s.larger(s.splat(LOWEST), x));

@@ -25,8 +25,8 @@ fn narrow_body<S: Simd>(s: S, x: &[f32], out: &mut [f16]) {
 instantiate! { fn narrow(x: &[f32], out: &mut [f16]) => narrow_body }
 
 /// `out = x` rounded to f16: to nearest, ties to even; subnormal results kept, too large ones infinite, as
-/// [`half::f16::from_f32`]. A NaN stays a NaN with its sign and leading payload bits, made quiet. Panics when the
-/// lengths differ.
+/// [`half::f16::from_f32`]. A NaN stays a NaN with its sign and leading payload bits, made quiet. Panics when
+/// the lengths differ.
 pub fn convert_to_f16(team: &Team<'_>, kernels: Kernels, x: &[f32], out: &mut [f16]) {
     assert_eq!(x.len(), out.len(), "f16 conversion into a slice of different length");
     for_each_span(team, out, |span, out| narrow(kernels, &x[span], out));

@@ -1,9 +1,9 @@
 //! Vector operations of a layer: activations, norms, softmax, rotary embeddings, f16 rows.
 //!
-//! Owns the arithmetic between the matrix products: f32 in, f32 out, row-major. Every operation is written once over
-//! sixteen lanes (`simd.rs`) and compiled per instruction set (`dispatch.rs`); all give the same bits. Lengths are asserted
-//! at the boundary; nothing allocates except [`rope_inverse_frequencies`]. Functions that take a `Team` cut their rows
-//! over it when there is enough work and run inline otherwise.
+//! Owns the arithmetic between the matrix products: f32 in, f32 out, row-major. Every operation is written
+//! once over sixteen lanes (`simd.rs`) and compiled per instruction set (`dispatch.rs`); all give the same
+//! bits. Lengths are asserted at the boundary; nothing allocates except [`rope_inverse_frequencies`].
+//! Functions that take a `Team` cut their rows over it when there is enough work and run inline otherwise.
 
 pub(crate) mod dispatch;
 mod elementwise;

@@ -1,7 +1,7 @@
 //! Operations with a sum or a maximum over a row: dot product, maximum, softmax, RMS norm.
 //!
-//! Sums run in sixteen lanes: lane `i` takes the elements `i, i + 16, ...` in order, then the lanes are added by halving. The
-//! last, incomplete sixteen are filled with zeros. So the result depends on the row alone.
+//! Sums run in sixteen lanes: lane `i` takes the elements `i, i + 16, ...` in order, then the lanes are added
+//! by halving. The last, incomplete sixteen are filled with zeros. So the result depends on the row alone.
 
 use coldpress_workers::Team;
 
@@ -126,7 +126,9 @@ fn softmax_rows_body<S: Simd>(s: S, x: &mut [f32], columns: usize) {
 instantiate! { fn dot_unchecked(a: &[f32], b: &[f32]) -> f32 => dot_body }
 instantiate! { fn softmax_rows(x: &mut [f32], columns: usize) => softmax_rows_body }
 instantiate! { fn rms_norm_rows(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) => rms_norm_body }
-instantiate! { fn rms_norm_in_place_rows(x: &mut [f32], weight: &[f32], epsilon: f32) => rms_norm_in_place_body }
+instantiate! {
+    fn rms_norm_in_place_rows(x: &mut [f32], weight: &[f32], epsilon: f32) => rms_norm_in_place_body
+}
 
 instantiate! {
     /// The largest element, -inf when there is none; NaNs are passed over.
@@ -139,16 +141,16 @@ pub fn dot(kernels: Kernels, a: &[f32], b: &[f32]) -> f32 {
     dot_unchecked(kernels, a, b)
 }
 
-/// Softmax of every row of `x`, `[rows, columns]`, in place. A row with a NaN, with +inf, or of -inf alone becomes NaN.
-/// Panics when `x` is not whole rows.
+/// Softmax of every row of `x`, `[rows, columns]`, in place. A row with a NaN, with +inf, or of -inf alone
+/// becomes NaN. Panics when `x` is not whole rows.
 pub fn softmax(team: &Team<'_>, kernels: Kernels, x: &mut [f32], columns: usize) {
     assert_whole_rows(x.len(), columns);
     for_each_row_span(team, x, columns, |_, rows| softmax_rows(kernels, rows, columns));
 }
 
-/// RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467) of every row of `x`, `[rows, weight.len()]`, into `out`:
-/// `x / sqrt(mean(x^2) + epsilon) * weight`. For a norm per head the rows are the heads. Panics when `x` is not whole
-/// rows or `out` has another length.
+/// RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467) of every row of `x`, `[rows, weight.len()]`, into
+/// `out`: `x / sqrt(mean(x^2) + epsilon) * weight`. For a norm per head the rows are the heads. Panics when
+/// `x` is not whole rows or `out` has another length.
 pub fn rms_norm(team: &Team<'_>, kernels: Kernels, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     let columns = weight.len();
     assert_whole_rows(x.len(), columns);

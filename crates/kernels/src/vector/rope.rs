@@ -1,8 +1,9 @@
-//! Rotary position embeddings (RoPE, Su et al. 2021, arXiv:2104.09864): tables of cosines and sines, and the rotation.
+//! Rotary position embeddings (RoPE, Su et al. 2021, arXiv:2104.09864): tables of cosines and sines, and the
+//! rotation.
 //!
-//! Tables are a pure function of inverse frequencies and a magnitude scale; a scaling method changes those two and nothing
-//! else. Angles are rounded to f32 as in the reference implementation (transformers, `modeling_rope_utils.py`), then
-//! cosine and sine are taken in f64.
+//! Tables are a pure function of inverse frequencies and a magnitude scale; a scaling method changes those
+//! two and nothing else. Angles are rounded to f32 as in the reference implementation (transformers,
+//! `modeling_rope_utils.py`), then cosine and sine are taken in f64.
 
 use coldpress_workers::Team;
 
@@ -11,11 +12,12 @@ use super::simd::{LANES, Simd, padded};
 use super::spans::for_each_row_span;
 use crate::Kernels;
 
-/// Inverse frequencies in radians per position: `base^(-2i / rotary_dims) / (position_divisor * frequency_factors[i])`
-/// for `i` below `rotary_dims / 2`, rounded once to f32.
+/// Inverse frequencies in radians per position: `base^(-2i / rotary_dims) / (position_divisor *
+/// frequency_factors[i])` for `i` below `rotary_dims / 2`, rounded once to f32.
 ///
-/// `position_divisor` is the factor of linear scaling (1 for none). `frequency_factors`, the tensor `rope_freqs.weight` of
-/// Llama 3 files, holds one divisor per frequency. Panics when `rotary_dims` is odd or the factors have another length.
+/// `position_divisor` is the factor of linear scaling (1 for none). `frequency_factors`, the tensor
+/// `rope_freqs.weight` of Llama 3 files, holds one divisor per frequency. Panics when `rotary_dims` is odd or
+/// the factors have another length.
 pub fn rope_inverse_frequencies(
     base: f64,
     rotary_dims: usize,
@@ -34,8 +36,8 @@ pub fn rope_inverse_frequencies(
     (0..rotary_dims / 2).map(inverse_frequency).collect()
 }
 
-/// Fills `cosines` and `sines`, `[positions, inverse_frequencies.len()]`, for positions from `first_position` on, times
-/// `magnitude_scale` (YaRN's attention factor; 1 otherwise).
+/// Fills `cosines` and `sines`, `[positions, inverse_frequencies.len()]`, for positions from `first_position`
+/// on, times `magnitude_scale` (YaRN's attention factor; 1 otherwise).
 ///
 /// Panics when the tables are not whole rows of equal number.
 pub fn rope_table(
@@ -187,14 +189,14 @@ impl RopeRows<'_> {
     }
 }
 
-/// Rotates each head of `x`, `[rows, heads * head_dim]`, pairing element `i` with `i + rotary_dims / 2` ("neox" order, as in
-/// transformers). Panics on lengths that do not fit each other.
+/// Rotates each head of `x`, `[rows, heads * head_dim]`, pairing element `i` with `i + rotary_dims / 2`
+/// ("neox" order, as in transformers). Panics on lengths that do not fit each other.
 pub fn rope_half_split(team: &Team<'_>, kernels: Kernels, x: &mut [f32], rope: RopeRows<'_>) {
     rope.run(team, kernels, x, half_split);
 }
 
-/// Rotates each head of `x`, `[rows, heads * head_dim]`, pairing element `2i` with `2i + 1` ("normal" order, as in the RoPE
-/// paper and llama.cpp's llama files). Panics on lengths that do not fit each other.
+/// Rotates each head of `x`, `[rows, heads * head_dim]`, pairing element `2i` with `2i + 1` ("normal" order,
+/// as in the RoPE paper and llama.cpp's llama files). Panics on lengths that do not fit each other.
 pub fn rope_interleaved(team: &Team<'_>, kernels: Kernels, x: &mut [f32], rope: RopeRows<'_>) {
     rope.run(team, kernels, x, interleaved);
 }

@@ -1,22 +1,28 @@
 //! Sixteen float lanes: the alphabet in which every vector operation of this crate is written.
 //!
-//! An operation is one generic function over [`Simd`]; `dispatch.rs` compiles it once per instruction set. All
-//! methods are exactly rounded IEEE operations or moves of data and all reductions have one fixed tree, so every
-//! instruction set gives the same bits (the payload of a NaN excepted). [`Portable`] is the definition; the x86 versions
-//! are in `simd_x86.rs`. AArch64 runs the portable code: its baseline has four-lane fused multiply-add.
+//! An operation is one generic function over [`Simd`]; `dispatch.rs` compiles it once per instruction set.
+//! All methods are exactly rounded IEEE operations or moves of data and all reductions have one fixed tree,
+//! so every instruction set gives the same bits (the payload of a NaN excepted). [`Portable`] is the
+//! definition; the x86 versions are in `simd_x86.rs`. AArch64 runs the portable code: its baseline has
+//! four-lane fused multiply-add.
 
 use half::f16;
 
 /// Lanes of one vector.
 pub(crate) const LANES: usize = 16;
 
-/// `1.5 * 2^23`: adding it to a float of magnitude below `2^22` rounds that float to an integer, half to even.
+/// `1.5 * 2^23`: adding it to a float of magnitude below `2^22` rounds that float to an integer, half to
+/// even.
 pub(crate) const ROUNDING_SHIFT: f32 = 12_582_912.0;
 
 /// Proof that an instruction set may be used, with its operations on [`LANES`] floats.
 pub(crate) trait Simd: Copy + Send + Sync {
     /// Sixteen f32 values in registers.
     type Lanes: Copy;
+
+    /// Asks for the cache line of an address, which need not be valid, to be brought into the level 2 cache.
+    /// May do nothing.
+    fn prefetch<T>(self, address: *const T);
 
     fn splat(self, value: f32) -> Self::Lanes;
     fn load(self, from: &[f32; LANES]) -> Self::Lanes;
@@ -41,7 +47,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn negative_magnitude(self, a: Self::Lanes) -> Self::Lanes;
     /// `if test < 0 { negative } else { other }`: `other` where the test is NaN.
     fn select_negative(self, test: Self::Lanes, negative: Self::Lanes, other: Self::Lanes) -> Self::Lanes;
-    /// `a * 2^exponent`, rounded once, for `0.5 <= |a| <= 2` and an integer exponent in `-160..=160`. A NaN of `a` stays.
+    /// `a * 2^exponent`, rounded once, for `0.5 <= |a| <= 2` and an integer exponent in `-160..=160`. A NaN
+    /// of `a` stays.
     fn times_power_of_two(self, a: Self::Lanes, exponent: Self::Lanes) -> Self::Lanes;
 
     /// Sum by halving: lane `i` with `i + 8`, then `i + 4`, `i + 2`, `i + 1`.
@@ -72,6 +79,9 @@ macro_rules! lane_wise {
 
 impl Simd for Portable {
     type Lanes = [f32; LANES];
+
+    #[inline(always)]
+    fn prefetch<T>(self, _: *const T) {}
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::Lanes {
@@ -177,7 +187,8 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn times_power_of_two(self, a: Self::Lanes, exponent: Self::Lanes) -> Self::Lanes {
-        // Two factors, because one power of two does not reach the subnormal numbers. The first product is exact.
+        // Two factors, because one power of two does not reach the subnormal numbers. The first product is
+        // exact.
         lane_wise!(a, exponent, {
             let bits = (exponent + ROUNDING_SHIFT).to_bits() as i32;
             let exponent = bits.wrapping_sub(ROUNDING_SHIFT.to_bits() as i32);
@@ -221,7 +232,8 @@ impl Simd for Portable {
     }
 }
 
-/// `2^exponent` for the exponents of normal numbers; any bits for others (only reached when the other factor is NaN).
+/// `2^exponent` for the exponents of normal numbers; any bits for others (only reached when the other factor
+/// is NaN).
 #[inline(always)]
 fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits((exponent.wrapping_add(127) as u32) << 23)

@@ -1,7 +1,8 @@
 //! The sixteen lanes of `simd.rs` in AVX-512 and AVX2 registers.
 //!
-//! A value of [`Avx512`] or [`Avx2`] is the proof that the processor has the features, so the methods are safe. They
-//! only become single instructions inside a function compiled with the same features; `dispatch.rs` makes those.
+//! A value of [`Avx512`] or [`Avx2`] is the proof that the processor has the features, so the methods are
+//! safe. They only become single instructions inside a function compiled with the same features;
+//! `dispatch.rs` makes those.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -46,6 +47,12 @@ macro_rules! with_features {
 
 impl Simd for Avx512 {
     type Lanes = __m512;
+
+    #[inline(always)]
+    fn prefetch<T>(self, address: *const T) {
+        // SAFETY: a prefetch accepts any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -182,6 +189,12 @@ impl Simd for Avx2 {
     type Lanes = [__m256; 2];
 
     #[inline(always)]
+    fn prefetch<T>(self, address: *const T) {
+        // SAFETY: a prefetch accepts any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
+
+    #[inline(always)]
     fn splat(self, value: f32) -> [__m256; 2] {
         with_features!([_mm256_set1_ps(value); 2])
     }
@@ -314,9 +327,6 @@ impl Simd for Avx2 {
 }
 
 /// The last three halvings of [`Simd::reduce_add`].
-///
-/// # Safety
-/// The processor has AVX2.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn add_halves(a: __m256) -> f32 {

@@ -1,6 +1,7 @@
 //! Cutting the output of a row-wise operation into spans that the threads of a team claim.
 //!
-//! Every operation here works on each row alone, so the cut changes no result; it only has to be worth a region.
+//! Every operation here works on each row alone, so the cut changes no result; it only has to be worth a
+//! region.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -22,7 +23,8 @@ pub(crate) struct SharedSlice<'a, T> {
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it stands for `&mut [T]`; parts are disjoint by the contract of `part`, so sharing it only moves `&mut T`s.
+// SAFETY: it stands for `&mut [T]`; parts are disjoint by the contract of `part`, so sharing it only moves
+// `&mut T`s.
 unsafe impl<T: Send> Sync for SharedSlice<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for SharedSlice<'_, T> {}

@@ -84,7 +84,8 @@ impl Case {
         self.run_in_chunks(kernels, threads, self.rows())
     }
 
-    /// Output of the case, `chunk` rows per call. The scratch memory is exactly as long as asked for and full of NaN.
+    /// Output of the case, `chunk` rows per call. The scratch memory is exactly as long as asked for and full
+    /// of NaN.
     pub fn run_in_chunks(&self, kernels: Kernels, threads: usize, chunk: usize) -> Vec<f32> {
         let row_len = self.shape.query_row_len();
         let narrow =
