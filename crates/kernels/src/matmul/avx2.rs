@@ -12,8 +12,7 @@ use super::driver::{FloatElement, FloatKind, FloatTiles, Lanes, QuantizedTiles};
 use crate::activations::ActivationBlock;
 use crate::blocks::QuantizedFormat;
 use crate::layout::{
-    GROUP_ROWS, MinimumStorage, PackedBlock, QuantStorage, STEP_GROUPS, ScaleStorage, VECTOR_BYTES,
-    packed_block,
+    GROUP_ROWS, MinimumStorage, QuantStorage, STEP_GROUPS, ScaleStorage, VECTOR_BYTES, packed_block,
 };
 
 /// Rows in one 256-bit vector.
@@ -38,11 +37,11 @@ impl QuantizedTiles for Avx2Tiles {
             for step in 0..packed.steps {
                 for (half, accumulators) in accumulators.iter_mut().enumerate() {
                     // SAFETY: `block` is a whole block of the format, `step` one of its steps, `half` is 0 or 1.
-                    let weights = unsafe { StepWeights::load(&packed, block, step, half) };
+                    let weights = unsafe { StepWeights::load::<F>(block, step, half) };
                     for (row, accumulator) in accumulators.iter_mut().enumerate() {
                         // SAFETY: a row has `row_blocks` blocks, one for each step of the group.
                         let activations = unsafe { rows.get_unchecked(row * row_blocks + column_step) };
-                        *accumulator = weights.add_product(&packed, activations, *accumulator);
+                        *accumulator = weights.add_product::<F>(activations, *accumulator);
                     }
                 }
                 column_step += 1;
@@ -70,10 +69,11 @@ struct StepWeights {
 
 impl StepWeights {
     /// # Safety
-    /// `block` is a whole packed block laid out as `packed` says, `step < packed.steps`, `half < 2`.
+    /// `block` is a whole packed block of `F`, `step` is below its number of steps, `half < 2`.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn load(packed: &PackedBlock, block: &[u8], step: usize, half: usize) -> StepWeights {
+    unsafe fn load<F: QuantizedFormat>(block: &[u8], step: usize, half: usize) -> StepWeights {
+        let packed = const { packed_block(F::FORMAT) };
         let zero = _mm256_setzero_si256();
         let first = half * HALF_GROUP;
         // SAFETY: all offsets lie inside the block by the construction of `PackedBlock`.
@@ -108,12 +108,8 @@ impl StepWeights {
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn add_product(
-        &self,
-        packed: &PackedBlock,
-        activations: &ActivationBlock,
-        accumulator: __m256,
-    ) -> __m256 {
+    fn add_product<F: QuantizedFormat>(&self, activations: &ActivationBlock, accumulator: __m256) -> __m256 {
+        let packed = const { packed_block(F::FORMAT) };
         let half_sums = activations.half_sums;
         let half_sums = _mm256_set1_epi32(i32::from(half_sums[0]) & 0xffff | i32::from(half_sums[1]) << 16);
         let start = |offsets: i32| _mm256_madd_epi16(half_sums, _mm256_set1_epi32(offsets));
@@ -315,6 +311,8 @@ unsafe fn load_signed_bytes(bytes: &[u8], at: usize) -> __m256i {
 }
 
 impl FloatTiles for Avx2Tiles {
+    const GROUPS_OF_FOUR_ROWS: usize = 1;
+
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn tile<E: FloatElement, const GROUPS: usize, const ROWS: usize>(
         columns: usize,

@@ -11,8 +11,7 @@ use super::driver::{FloatElement, FloatKind, FloatTiles, Lanes, QuantizedTiles};
 use crate::activations::ActivationBlock;
 use crate::blocks::QuantizedFormat;
 use crate::layout::{
-    GROUP_ROWS, MinimumStorage, PackedBlock, QuantStorage, STEP_GROUPS, ScaleStorage, VECTOR_BYTES,
-    packed_block,
+    GROUP_ROWS, MinimumStorage, QuantStorage, STEP_GROUPS, ScaleStorage, VECTOR_BYTES, packed_block,
 };
 
 pub(super) struct Avx512Tiles;
@@ -33,11 +32,11 @@ impl QuantizedTiles for Avx512Tiles {
         for block in group.chunks_exact(packed.bytes) {
             for step in 0..packed.steps {
                 // SAFETY: `block` is a whole block of the format and `step` one of its steps.
-                let weights = unsafe { StepWeights::load(&packed, block, step) };
+                let weights = unsafe { StepWeights::load::<F>(block, step) };
                 for (row, accumulator) in accumulators.iter_mut().enumerate() {
                     // SAFETY: a row has `row_blocks` blocks, one for each step of the group.
                     let activations = unsafe { rows.get_unchecked(row * row_blocks + column_step) };
-                    *accumulator = weights.add_product(&packed, activations, *accumulator);
+                    *accumulator = weights.add_product::<F>(activations, *accumulator);
                 }
                 column_step += 1;
             }
@@ -62,10 +61,11 @@ struct StepWeights {
 
 impl StepWeights {
     /// # Safety
-    /// `block` is a whole packed block laid out as `packed` says, `step < packed.steps`.
+    /// `block` is a whole packed block of `F`, `step` is below its number of steps.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn load(packed: &PackedBlock, block: &[u8], step: usize) -> StepWeights {
+    unsafe fn load<F: QuantizedFormat>(block: &[u8], step: usize) -> StepWeights {
+        let packed = const { packed_block(F::FORMAT) };
         let zero = _mm512_setzero_si512();
         // SAFETY: all offsets lie inside the block by the construction of `PackedBlock`.
         unsafe {
@@ -98,12 +98,8 @@ impl StepWeights {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    fn add_product(
-        &self,
-        packed: &PackedBlock,
-        activations: &ActivationBlock,
-        accumulator: __m512,
-    ) -> __m512 {
+    fn add_product<F: QuantizedFormat>(&self, activations: &ActivationBlock, accumulator: __m512) -> __m512 {
+        let packed = const { packed_block(F::FORMAT) };
         let offset = match packed.quants {
             QuantStorage::Bytes => 128,
             _ => packed.quant_offset,
@@ -250,6 +246,8 @@ unsafe fn load_signed_bytes(bytes: &[u8], at: usize) -> __m512i {
 }
 
 impl FloatTiles for Avx512Tiles {
+    const GROUPS_OF_FOUR_ROWS: usize = 4;
+
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn tile<E: FloatElement, const GROUPS: usize, const ROWS: usize>(
         columns: usize,

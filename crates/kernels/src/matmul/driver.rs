@@ -155,6 +155,9 @@ impl FloatElement for Bf16Element {
 
 /// Tiles of one instruction set for float weights.
 pub(super) trait FloatTiles {
+    /// Most groups in a tile of 4 activation rows: as many as the registers hold accumulators for.
+    const GROUPS_OF_FOUR_ROWS: usize;
+
     /// Multiplies `GROUPS` neighbouring groups by `ROWS` activation rows. Each (group, row) is a chain of dependent
     /// additions, so a tile must hold several of them to keep the multipliers busy.
     ///
@@ -204,7 +207,21 @@ unsafe fn float_groups<T: FloatTiles, E: FloatElement, const GROUPS: usize>(
         // SAFETY: passed on from the caller.
         let done = unsafe {
             match rest.len() / columns {
-                4.. => float_tile::<T, E, GROUPS, 4>(span, first_group, groups, first, &rest[..4 * columns]),
+                4.. if GROUPS <= T::GROUPS_OF_FOUR_ROWS => {
+                    float_tile::<T, E, GROUPS, 4>(span, first_group, groups, first, &rest[..4 * columns])
+                }
+                4.. => {
+                    for (index, group) in groups.chunks_exact(span.group_bytes).enumerate() {
+                        float_tile::<T, E, 1, 4>(
+                            span,
+                            first_group + index,
+                            group,
+                            first,
+                            &rest[..4 * columns],
+                        );
+                    }
+                    4
+                }
                 _ => float_tile::<T, E, GROUPS, 1>(span, first_group, groups, first, &rest[..columns]),
             }
         };

@@ -12,8 +12,7 @@ use super::driver::{FloatElement, FloatKind, FloatTiles, Lanes, QuantizedTiles};
 use crate::activations::ActivationBlock;
 use crate::blocks::QuantizedFormat;
 use crate::layout::{
-    GROUP_ROWS, MinimumStorage, PackedBlock, QuantStorage, STEP_GROUPS, ScaleStorage, VECTOR_BYTES,
-    packed_block,
+    GROUP_ROWS, MinimumStorage, QuantStorage, STEP_GROUPS, ScaleStorage, VECTOR_BYTES, packed_block,
 };
 
 /// Rows in one 128-bit vector.
@@ -38,11 +37,11 @@ impl QuantizedTiles for NeonTiles {
             for step in 0..packed.steps {
                 for (quarter, accumulators) in accumulators.iter_mut().enumerate() {
                     // SAFETY: `block` is a whole block of the format, `step` one of its steps, `quarter` below 4.
-                    let weights = unsafe { StepWeights::load(&packed, block, step, quarter) };
+                    let weights = unsafe { StepWeights::load::<F>(block, step, quarter) };
                     for (row, accumulator) in accumulators.iter_mut().enumerate() {
                         // SAFETY: a row has `row_blocks` blocks, one for each step of the group.
                         let activations = unsafe { rows.get_unchecked(row * row_blocks + column_step) };
-                        *accumulator = weights.add_product(&packed, activations, *accumulator);
+                        *accumulator = weights.add_product::<F>(activations, *accumulator);
                     }
                 }
                 column_step += 1;
@@ -70,10 +69,11 @@ struct StepWeights {
 
 impl StepWeights {
     /// # Safety
-    /// `block` is a whole packed block laid out as `packed` says, `step < packed.steps`, `quarter < 4`.
+    /// `block` is a whole packed block of `F`, `step` is below its number of steps, `quarter < 4`.
     #[inline]
     #[target_feature(enable = "neon,dotprod")]
-    unsafe fn load(packed: &PackedBlock, block: &[u8], step: usize, quarter: usize) -> StepWeights {
+    unsafe fn load<F: QuantizedFormat>(block: &[u8], step: usize, quarter: usize) -> StepWeights {
+        let packed = const { packed_block(F::FORMAT) };
         let first = quarter * QUARTER_GROUP;
         // SAFETY: all offsets lie inside the block by the construction of `PackedBlock`.
         unsafe {
@@ -106,12 +106,12 @@ impl StepWeights {
 
     #[inline]
     #[target_feature(enable = "neon,dotprod")]
-    fn add_product(
+    fn add_product<F: QuantizedFormat>(
         &self,
-        packed: &PackedBlock,
         activations: &ActivationBlock,
         accumulator: float32x4_t,
     ) -> float32x4_t {
+        let packed = const { packed_block(F::FORMAT) };
         let offset = i32::from(packed.quant_offset);
         let half_sums = activations.half_sums.map(i32::from);
         // SAFETY: the values are 32 bytes.
@@ -292,6 +292,8 @@ unsafe fn load_signed_bytes(bytes: &[u8], at: usize) -> int32x4_t {
 }
 
 impl FloatTiles for NeonTiles {
+    const GROUPS_OF_FOUR_ROWS: usize = 1;
+
     #[target_feature(enable = "neon,dotprod")]
     unsafe fn tile<E: FloatElement, const GROUPS: usize, const ROWS: usize>(
         columns: usize,

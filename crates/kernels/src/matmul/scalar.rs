@@ -87,6 +87,8 @@ fn half_step_sums(
 }
 
 impl FloatTiles for ScalarTiles {
+    const GROUPS_OF_FOUR_ROWS: usize = 4;
+
     unsafe fn tile<E: FloatElement, const GROUPS: usize, const ROWS: usize>(
         columns: usize,
         groups: &[u8],
