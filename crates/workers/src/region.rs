@@ -102,7 +102,13 @@ impl Shared {
         let run = AssertUnwindSafe(|| unsafe { self.claim_chunks(job, worker) });
         if let Err(panic) = catch_unwind(run) {
             self.claim.0.store(ABANDONED, Ordering::Relaxed);
-            lock(&self.panic).get_or_insert(panic);
+            let mut first = lock(&self.panic);
+            if first.is_none() {
+                *first = Some(panic);
+            } else {
+                // Dropping it could panic again, here where nobody catches it.
+                std::mem::forget(panic);
+            }
             self.panicked.store(true, Ordering::Relaxed);
         }
     }
@@ -113,7 +119,7 @@ impl Shared {
         loop {
             let seen = self.gate.0.load();
             if seen.inside() == 0 {
-                return spin.succeeded();
+                return spin.end();
             }
             if spin.pause() {
                 continue;
@@ -155,18 +161,18 @@ impl Shared {
             if seen.closing() {
                 return false;
             }
+            if seen.open() && seen.epoch() != *epoch_done {
+                if self.gate.0.try_join(seen) {
+                    *epoch_done = seen.epoch();
+                    spin.end();
+                    return true;
+                }
+                continue;
+            }
             if seen.epoch() != epoch_seen {
                 // Also a region that was over too soon to join says that the caller is busy: stay awake.
                 epoch_seen = seen.epoch();
                 spin.restart();
-            }
-            if seen.open() && seen.epoch() != *epoch_done {
-                if self.gate.0.try_join(seen) {
-                    *epoch_done = seen.epoch();
-                    spin.succeeded();
-                    return true;
-                }
-                continue;
             }
             if seen.entered() && spin.pause() {
                 continue;
@@ -178,7 +184,7 @@ impl Shared {
                     wakes = wait(&self.wakes_changed, wakes);
                 }
                 drop(wakes);
-                spin.restart();
+                spin.woke();
             }
         }
     }
