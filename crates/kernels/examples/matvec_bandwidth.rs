@@ -5,14 +5,19 @@
 //! cache (what the kernel itself can do); and multiply-adds (as GFLOP/s,
 //! two per multiply-add) of 32 activation rows by one matrix. Best of several runs.
 //!
-//! `cargo run --release -p coldpress-kernels --example matvec_bandwidth [-- FORMAT...]`
+//! The last column is how fast source rows are packed (GB/s of source bytes, 1 thread).
+//!
+//! `GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cargo run --release -p coldpress-kernels --example matvec_bandwidth [-- FORMAT...]`
+//!
+//! The variable makes the allocator ask for huge pages, as the buffers of the product do; with small pages a single
+//! stream of reads stops at every page and the first two columns are halved.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use coldpress_kernels::{
-    ActivationBlock, InputRows, Isa, Kernels, MatmulJob, MatrixRef, WeightFormat, matmul, packed_group_bytes,
-    quantize_rows,
+    ActivationBlock, InputRows, Isa, Kernels, MatmulJob, MatrixRef, WeightFormat, matmul, pack_rows,
+    packed_bytes, packed_group_bytes, quantize_rows,
 };
 use coldpress_workers::{Team, Workers};
 
@@ -28,7 +33,7 @@ fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     // A constant byte is a valid weight in every format: finite scales, no subnormal products.
     let memory = vec![0x2b_u8; MATVEC_BYTES];
-    println!("{:<22}{:>36}{:>28}", "", "matvec GB/s", "32 rows GFLOP/s");
+    println!("{:<22}{:>36}{:>28}{:>10}", "", "matvec GB/s", "32 rows GFLOP/s", "pack GB/s");
     println!(
         "{:<22}{:>12}{:>12}{:>12}{:>14}{:>14}",
         "", "1 thread", "2 threads", "1, in L2", "1 thread", "2 threads"
@@ -48,10 +53,8 @@ fn main() {
             let cached = matvec(&pools[0], kernels, format, &memory[..CACHED_BYTES]);
             let prompt = pools.each_ref().map(|workers| prompt(workers, kernels, format, &memory));
             let label = format!("{isa} {format}");
-            println!(
-                "{label:<22}{:>12.1}{:>12.1}{cached:>12.1}{:>14.1}{:>14.1}",
-                rates[0], rates[1], prompt[0], prompt[1]
-            );
+            print!("{label:<22}{:>12.1}{:>12.1}{cached:>12.1}", rates[0], rates[1]);
+            println!("{:>14.1}{:>14.1}{:>10.1}", prompt[0], prompt[1], pack(format, &memory));
         }
     }
 }
@@ -116,6 +119,13 @@ fn prompt(workers: &Workers, kernels: Kernels, format: WeightFormat, memory: &[u
         if scalar { 1 } else { RUNS },
     );
     2.0 * (rows * COLUMNS * PROMPT_ROWS) as f64 / seconds / 1e9
+}
+
+fn pack(format: WeightFormat, memory: &[u8]) -> f64 {
+    let rows = 256;
+    let source = &memory[..rows * format.row_bytes(COLUMNS)];
+    let mut packed = vec![0; packed_bytes(format, rows, COLUMNS)];
+    gigabytes_per_second(source.len(), || pack_rows(format, rows, COLUMNS, source, black_box(&mut packed)))
 }
 
 fn product_seconds(
