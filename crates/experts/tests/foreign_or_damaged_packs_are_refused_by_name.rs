@@ -40,7 +40,10 @@ fn every_kind_of_wrong_file_has_its_message() {
         let good = std::fs::read(&path).unwrap();
         let spoiled = folder.path().join("spoiled.cpack");
         let longer = [good.as_slice(), &[0; 4096]].concat();
+        let mut damaged = good.clone();
+        damaged[2000] ^= 1;
         let cases: Vec<(Vec<u8>, &str)> = vec![
+            (damaged, "the header is damaged"),
             (vec![], "not a coldpress pack file"),
             (b"GGUF".repeat(2000), "not a coldpress pack file"),
             (good[..90].to_vec(), "not a coldpress pack file"),

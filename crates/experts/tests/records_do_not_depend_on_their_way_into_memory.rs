@@ -23,7 +23,9 @@ fn shapes() -> Vec<SourceShape> {
     }
     // Rows that do not fill a group of 16, rows shorter than a block of the device.
     shapes.push(SourceShape { hidden: 32, inner: 96, ..one_layer([WeightFormat::Q4_0; 3]) });
-    shapes.push(SourceShape { hidden: 7, inner: 3, ..one_layer([WeightFormat::BF16; 3]) });
+    // Matrices that do not fill a cache line, in slots that held a record with other gaps before.
+    let formats = vec![[WeightFormat::F32; 3], [WeightFormat::BF16; 3]];
+    shapes.push(SourceShape { formats, hidden: 7, inner: 3, experts: 5, ..SourceShape::default() });
     shapes
 }
 

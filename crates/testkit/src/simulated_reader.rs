@@ -55,7 +55,10 @@ impl SimulatedReader {
             request.memory[at] ^= 1 << self.random.below(8);
         }
         if self.random.chance(short) && asked > 4096 {
-            return Ok(read.min(4096 * (1 + self.random.below(asked / 4096))));
+            let kept = read.min(4096 * (1 + self.random.below(asked / 4096)));
+            // Who takes the rest for good finds rubbish there.
+            request.memory[request.filled + kept..request.length].fill(0xa5);
+            return Ok(kept);
         }
         Ok(read)
     }

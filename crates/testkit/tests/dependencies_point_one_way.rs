@@ -19,7 +19,13 @@ const EDGES: [(&str, &[&str]); 9] = [
     ),
     (
         "coldpress-model",
-        &["coldpress-formats", "coldpress-memory", "coldpress-workers", "coldpress-kernels", "coldpress-experts"],
+        &[
+            "coldpress-formats",
+            "coldpress-memory",
+            "coldpress-workers",
+            "coldpress-kernels",
+            "coldpress-experts",
+        ],
     ),
     (
         "coldpress",
@@ -61,7 +67,10 @@ fn dependencies_point_one_way() {
             let target = dependency["name"].as_str().expect("a name");
             let ours = target == "coldpress" || target.starts_with("coldpress-");
             let for_tests = dependency["kind"] == "dev";
-            assert!(!ours || for_tests || allowed.contains(&target), "{name} uses {target}: not an edge of the table");
+            assert!(
+                !ours || for_tests || allowed.contains(&target),
+                "{name} uses {target}: not an edge of the table"
+            );
         }
     }
     assert_eq!(seen, EDGES.len(), "a crate of the table is missing from the workspace");

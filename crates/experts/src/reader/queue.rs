@@ -79,7 +79,16 @@ impl ReadQueue {
     }
 
     /// Adds a request; it starts with the next [`ReadQueue::submit`] or [`ReadQueue::reap`].
+    ///
+    /// # Panics
+    /// When there is no room, or the request reaches past its memory.
     pub fn push(&mut self, request: ReadRequest) {
+        assert!(self.room() > 0, "more requests than the reader takes");
+        let ReadRequest { filled, needed, length, memory, .. } = &request;
+        assert!(
+            filled <= needed && needed <= length && *length <= memory.len(),
+            "the read does not fit its memory"
+        );
         self.retries[request.ticket as usize] = 0;
         self.outgoing.push(request);
     }
