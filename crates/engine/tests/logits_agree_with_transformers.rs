@@ -1,15 +1,15 @@
 //! The forward pass of each family against logits that transformers computed in float32 from the same F16 weights.
 //!
 //! A wrong norm, router, rotation or bias changes these logits by far more than the bound: every constant tensor of the
-//! reference models was perturbed so that leaving one out shows. The bound of 1e-4 is what two independent float32
-//! implementations of these models need (transformers and llama.cpp differ by about 3e-6; ours sums in another order).
+//! reference models was perturbed so that leaving one out shows. Two independent float32 implementations of these models
+//! (transformers and llama.cpp) differ by 3e-6, and so do we; the bound leaves room for another order of sums.
 
 mod common;
 
 use coldpress::{GenerateOptions, KvType, LoadConfiguration, Silent};
 use common::{Reference, load, logits};
 
-const BOUND: f32 = 1e-4;
+const BOUND: f32 = 2e-5;
 
 fn check(name: &str) {
     let reference = Reference::open(name);
