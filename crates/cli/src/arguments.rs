@@ -75,7 +75,7 @@ pub struct LoadArguments {
 #[derive(Debug, Args)]
 pub struct SamplingArguments {
     /// 0 always takes the most likely token [default: 0 for run, 0.7 for chat]
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// Keep the N most likely tokens; 0 keeps all
     #[arg(long, value_name = "N", default_value_t = 0)]

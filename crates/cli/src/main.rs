@@ -50,8 +50,9 @@ fn main() -> ExitCode {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Interrupted) => ExitCode::from(exit::INTERRUPTED),
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if is_cancelled(&error) => ExitCode::from(exit::INTERRUPTED),
         Err(error) => {
-            output::line(&format!("coldpress: {error:#}"));
+            output::line(&format!("coldpress: {}", output::explain(&error)));
             ExitCode::from(exit_code(&error))
         }
     }
@@ -81,6 +82,10 @@ impl std::fmt::Display for Usage {
 }
 
 impl std::error::Error for Usage {}
+
+fn is_cancelled(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(EngineError::Cancelled))
+}
 
 fn exit_code(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<Usage>().is_some() {

@@ -1,7 +1,6 @@
-//! Writing to the two output streams without panics, and figures as people read them.
+//! Writing to the two output streams without panics, and errors as people read them.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use anyhow::Result;
 
@@ -35,25 +34,30 @@ pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A duration as a person says it: `850 ms`, `12 s`, `3 min 20 s`, `2 h 5 min`.
-pub fn duration(time: Duration) -> String {
-    let seconds = time.as_secs_f64();
-    match seconds {
-        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
-        s if s < 10.0 => format!("{s:.1} s"),
-        s if s < 60.0 => format!("{s:.0} s"),
-        s if s < 3600.0 => format!("{} min {} s", s as u64 / 60, s as u64 % 60),
-        s => format!("{} h {} min", s as u64 / 3600, s as u64 % 3600 / 60),
+/// An error with its causes, leaving out causes that the message already contains.
+pub fn explain(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
     }
+    text
 }
 
 #[cfg(test)]
 mod tests {
+    use anyhow::Context;
+
     use super::*;
 
     #[test]
-    fn durations_read_like_speech() {
-        let said = [0.85, 3.21, 12.0, 200.0, 7500.0].map(|s| duration(Duration::from_secs_f64(s)));
-        assert_eq!(said, ["850 ms", "3.2 s", "12 s", "3 min 20 s", "2 h 5 min"]);
+    fn a_cause_is_said_once() {
+        let cause = || io::Error::other("the disk is gone");
+        let said = Err::<(), _>(cause()).context("cannot read a: the disk is gone").expect_err("an error");
+        assert_eq!(explain(&said), "cannot read a: the disk is gone");
+        let unsaid = Err::<(), _>(cause()).context("cannot read a").expect_err("an error");
+        assert_eq!(explain(&unsaid), "cannot read a: the disk is gone");
     }
 }

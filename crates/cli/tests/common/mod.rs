@@ -1,0 +1,41 @@
+//! Running the built program on the bundled model.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The bundled model.
+pub fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo.gguf")
+}
+
+/// The program, without the user's environment.
+pub fn coldpress(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_coldpress"));
+    for name in ["COLDPRESS_ISA", "COLDPRESS_PRESTACK", "COLDPRESS_PRESTACK_CACHE_DIR", "XDG_CACHE_HOME", "HOME"] {
+        command.env_remove(name);
+    }
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs to the end.
+pub fn run(arguments: &[&str]) -> Output {
+    coldpress(arguments).output().expect("the program starts")
+}
+
+/// `run` on the bundled model.
+pub fn run_demo(arguments: &[&str]) -> Output {
+    let demo = demo();
+    let mut all = vec!["run", demo.to_str().expect("a UTF-8 path"), "--ctx", "512"];
+    all.extend(arguments);
+    run(&all)
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("standard output is UTF-8")
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("standard error is UTF-8")
+}

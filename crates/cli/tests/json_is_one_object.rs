@@ -1,0 +1,94 @@
+//! `--json` prints one object on standard output with the promised fields, and says the same as the text.
+
+mod common;
+
+use common::{demo, run, run_demo, stderr, stdout};
+use serde_json::Value;
+
+fn object(output: &std::process::Output) -> Value {
+    assert!(output.status.success(), "{}", stderr(output));
+    let text = stdout(output);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    serde_json::from_str(&text).expect("one JSON object")
+}
+
+#[test]
+fn a_run_has_every_promised_field() {
+    let arguments = ["--raw", "-p", "Once there was a little rabbit who", "--max-tokens", "12", "--cold-fraction", "0.75"];
+    let plain = stdout(&run_demo(&arguments));
+    let json = object(&run_demo(&[&arguments[..], &["--json"]].concat()));
+    assert_eq!(json["text"].as_str().expect("text"), plain.trim_end_matches('\n'));
+    assert_eq!(json["tokens"].as_array().expect("ids").len(), 12);
+    assert_eq!(json["completion_tokens"], 12);
+    assert_eq!(json["finish_reason"], "length");
+    assert_eq!(json["residency"], "streamed");
+    assert_eq!(json["exact"], true);
+    for field in [
+        "/prompt_tokens",
+        "/ttft_ms",
+        "/prefill_tokens_per_second",
+        "/decode_tokens_per_second",
+        "/policy",
+        "/threads",
+        "/isa",
+        "/budget_bytes",
+        "/planned/fixed",
+        "/planned/dense",
+        "/planned/kv",
+        "/planned/scratch",
+        "/planned/slots",
+        "/peak_bytes/rss",
+        "/peak_bytes/anon",
+        "/peak_bytes/cgroup",
+        "/experts/hits",
+        "/experts/misses",
+        "/experts/bytes_read",
+        "/experts/device_bytes_read",
+        "/experts/reads",
+        "/experts/prefetched",
+        "/experts/prefetch_used",
+        "/time_ms/disk_wait",
+        "/time_ms/compute",
+        "/time_ms/host",
+        "/lossy",
+    ] {
+        assert!(json.pointer(field).is_some(), "{field} is missing in {json}");
+    }
+    assert!(json["experts"]["misses"].as_u64() > Some(0), "a cold cache misses");
+    assert!(json["experts"]["evictions"].as_u64() > Some(0), "a small cache evicts");
+    assert!(json["peak_bytes"]["rss"].as_u64() <= json["budget_bytes"].as_u64());
+}
+
+#[test]
+fn plan_shows_what_run_uses() {
+    let demo = demo();
+    let demo = demo.to_str().expect("a UTF-8 path");
+    let budget = ["--budget", "60MiB"];
+    let plan = object(&run(&[&["plan", demo, "--json", "--ctx", "512"], &budget[..]].concat()));
+    let ran = object(&run_demo(&[&["-p", "x", "--max-tokens", "1", "--json"], &budget[..]].concat()));
+    for part in ["fixed", "dense", "kv", "scratch", "slots"] {
+        assert_eq!(plan["plan"][part], ran["planned"][part], "{part}");
+    }
+    assert_eq!(plan["residency"], ran["residency"]);
+}
+
+#[test]
+fn inspect_and_pack() {
+    let demo = demo();
+    let demo = demo.to_str().expect("a UTF-8 path");
+    let inspection = object(&run(&["inspect", demo, "--json"]));
+    assert_eq!(inspection["metadata"]["general.architecture"], "qwen3moe");
+    assert_eq!(inspection["not_runnable"], Value::Null);
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().to_str().expect("a UTF-8 path");
+    let first = object(&run(&["pack", demo, "--out", out, "--json"]));
+    assert_eq!(first["records"], 256);
+    assert_eq!(first["records_written"], 256);
+    assert_eq!(object(&run(&["pack", demo, "--out", out, "--json"]))["records_written"], 0);
+    let path = first["path"].as_str().expect("a path");
+    assert_eq!(object(&run(&["pack", demo, "--out", out, "--verify", "--json"]))["records"], 256);
+    let packed = object(&run_demo(&["-p", "x", "--max-tokens", "3", "--json", "--pack", path, "--cold-fraction", "0.9"]));
+    let unpacked = object(&run_demo(&["-p", "x", "--max-tokens", "3", "--json", "--cold-fraction", "0.9"]));
+    assert_eq!(packed["tokens"], unpacked["tokens"]);
+    assert!(packed["experts"]["reads"].as_u64() < unpacked["experts"]["reads"].as_u64(), "one read per expert");
+}
