@@ -1,9 +1,9 @@
 //! Greedy continuations of trained models against llama.cpp: tokenizer, template, forward pass and sampling together.
 //!
 //! References: `tools/llama_reference.py`. Two engines that quantise activations differently may part where the model
-//! hesitates. The largest gap at which exact arithmetic (the same weights as F32, f32 activations) parts from llama.cpp on
-//! these prompts is 0.36, so a parting below 0.4 is no fault of either; above, it is an error. After a parting the
-//! texts differ and are not compared. `docs/correctness.md` lists every parting.
+//! hesitates. Two builds of llama.cpp differ by up to 0.5 in these gaps, and exact arithmetic (the same weights as F32, f32
+//! activations) parts from llama.cpp at 0.36; so a parting below 0.5 is no fault of either, above it is an error. After a
+//! parting the texts differ and are not compared. `docs/correctness.md` lists every parting.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use coldpress::{FinishReason, GenerateOptions, LoadConfiguration, Message, Silent};
 use common::{demo, fixture, load};
 
-const GAP_MAX: f64 = 0.4;
+const GAP_MAX: f64 = 0.5;
 
 #[derive(serde::Deserialize)]
 struct Continuation {
