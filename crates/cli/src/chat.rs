@@ -33,7 +33,8 @@ pub fn chat(arguments: &ChatArguments, environment: &Environment) -> Result<Ende
         ignore_eos: arguments.sampling.ignore_eos,
     };
     let mut session = runtime.session()?;
-    let mut messages: Vec<Message> = arguments.system.iter().map(|text| Message::new("system", text)).collect();
+    let mut messages: Vec<Message> =
+        arguments.system.iter().map(|text| Message::new("system", text)).collect();
     while let Some(line) = ask()? {
         messages.push(Message::new("user", &line));
         let answer = answer(&mut runtime, &mut session, &messages, &options);

@@ -31,7 +31,8 @@ fn describe(inspection: &Inspection) -> String {
         text.push_str(&format!("  {:<width$}  {}\n", printable(key), one_line(value)));
     }
     text.push_str(&format!("\n{} tensors, {}\n", inspection.tensors.len(), inspection.tensor_bytes));
-    let width = inspection.tensors.iter().map(|tensor| tensor.name.chars().count()).max().unwrap_or(0).min(48);
+    let width =
+        inspection.tensors.iter().map(|tensor| tensor.name.chars().count()).max().unwrap_or(0).min(48);
     for tensor in &inspection.tensors {
         let shape = tensor.shape.iter().map(u64::to_string).collect::<Vec<_>>().join(" x ");
         text.push_str(&format!("  {:<width$}  {:<8} {shape}\n", printable(&tensor.name), tensor.tensor_type));

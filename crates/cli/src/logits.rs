@@ -38,9 +38,11 @@ fn ids(argument: &str) -> Result<Vec<u32>> {
     let ids = match list {
         Ok(ids) => ids,
         Err(_) => {
-            let text = std::fs::read_to_string(argument)
-                .with_context(|| format!("--ids '{argument}' is neither a list like 1,2,3 nor a readable file"))?;
-            serde_json::from_str(&text).with_context(|| format!("{argument} is not a JSON array of token ids"))?
+            let text = std::fs::read_to_string(argument).with_context(|| {
+                format!("--ids '{argument}' is neither a list like 1,2,3 nor a readable file")
+            })?;
+            serde_json::from_str(&text)
+                .with_context(|| format!("{argument} is not a JSON array of token ids"))?
         }
     };
     if ids.is_empty() {

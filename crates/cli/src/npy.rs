@@ -29,7 +29,8 @@ impl NpyWriter {
         let temporary = PathBuf::from(temporary);
         let context = || format!("cannot write {}", temporary.display());
         let mut file = BufWriter::new(File::create(&temporary).with_context(context)?);
-        let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
+        let mut header =
+            format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
         // Magic, version and length take 10 bytes; the whole header is a multiple of 64 and ends in a newline.
         let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
         header.push_str(&" ".repeat(padded - 1 - header.len()));
@@ -46,7 +47,10 @@ impl NpyWriter {
     /// # Errors
     /// The disk refuses it.
     pub fn row(&mut self, values: &[f32]) -> Result<()> {
-        ensure!(values.len() == self.columns && self.rows_left > 0, "a row that does not belong to the array");
+        ensure!(
+            values.len() == self.columns && self.rows_left > 0,
+            "a row that does not belong to the array"
+        );
         self.rows_left -= 1;
         for value in values {
             self.file

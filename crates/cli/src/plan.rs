@@ -33,7 +33,10 @@ fn describe(report: &PlanReport) -> String {
         experts(report)
     );
     let budget = if plan.budget == Bytes::MAX { "unlimited".to_owned() } else { plan.budget.to_string() };
-    text.push_str(&format!("budget {budget} of {} usable, {} threads, {}\n\n", report.usable, report.threads, report.isa));
+    text.push_str(&format!(
+        "budget {budget} of {} usable, {} threads, {}\n\n",
+        report.usable, report.threads, report.isa
+    ));
     let slots = format!("{} of {} experts at a time", plan.slot_count, plan.records_total);
     let context = format!("{} tokens, {}", plan.context, report.kv_type);
     let chunk = format!("{} prompt tokens at a time", plan.chunk_tokens);

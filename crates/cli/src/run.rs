@@ -56,14 +56,17 @@ fn prompt(arguments: &RunArguments) -> Result<String> {
     std::io::stdin().read_to_end(&mut bytes).context("cannot read the prompt from standard input")?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
-        Err(error) => bail!("the prompt on standard input is not UTF-8 (byte {})", error.utf8_error().valid_up_to()),
+        Err(error) => {
+            bail!("the prompt on standard input is not UTF-8 (byte {})", error.utf8_error().valid_up_to())
+        }
     }
 }
 
 fn encode(runtime: &Runtime, arguments: &RunArguments, prompt: &str) -> Result<Vec<u32>> {
     if arguments.raw || !runtime.has_chat_template() {
         if arguments.system.is_some() {
-            let reason = "--system needs a chat template, and this file has none: put the text into the prompt";
+            let reason =
+                "--system needs a chat template, and this file has none: put the text into the prompt";
             return Err(Usage(anyhow::anyhow!(reason)).into());
         }
         return Ok(runtime.encode(prompt, arguments.parse_special)?);

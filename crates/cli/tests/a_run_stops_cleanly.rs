@@ -12,7 +12,18 @@ use common::{coldpress, demo};
 fn long_run() -> Child {
     let demo = demo();
     let demo = demo.to_str().expect("a UTF-8 path");
-    let arguments = ["run", demo, "--raw", "-p", "The old", "--ignore-eos", "--max-tokens", "2000", "--cold-fraction", "0.9"];
+    let arguments = [
+        "run",
+        demo,
+        "--raw",
+        "-p",
+        "The old",
+        "--ignore-eos",
+        "--max-tokens",
+        "2000",
+        "--cold-fraction",
+        "0.9",
+    ];
     coldpress(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts")
 }
 

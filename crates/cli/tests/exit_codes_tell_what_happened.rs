@@ -16,7 +16,9 @@ fn ok_is_0_and_the_last_line_shows_peak_and_budget() {
     assert!(!stdout(&output).is_empty());
     let messages = stderr(&output);
     let last = messages.lines().last().expect("a final line");
-    for part in ["peak ", " of budget ", " tok/s prefill", " tok/s decode", "experts ", " hits", " misses", " read"] {
+    for part in
+        ["peak ", " of budget ", " tok/s prefill", " tok/s decode", "experts ", " hits", " misses", " read"]
+    {
         assert!(last.contains(part), "{last:?} lacks {part:?}");
     }
     assert_eq!(messages.lines().count(), 1, "a pipe gets no progress: {messages:?}");
@@ -68,7 +70,8 @@ fn a_budget_that_cannot_work_is_3_and_the_one_it_names_works() {
     for part in ["dense weights", "KV cache", "scratch", "expert slots", "MiB", "missing"] {
         assert!(message.contains(part), "{message} lacks {part:?}");
     }
-    let smallest = message.lines().find_map(|line| line.strip_prefix("--budget ")).expect("the smallest budget");
+    let smallest =
+        message.lines().find_map(|line| line.strip_prefix("--budget ")).expect("the smallest budget");
     let smallest: u64 = smallest.split(' ').next().expect("a figure").parse().expect("bytes");
     let exactly = smallest.to_string();
     let below = (smallest - 1).to_string();
@@ -80,13 +83,22 @@ fn a_budget_that_cannot_work_is_3_and_the_one_it_names_works() {
 fn a_bad_model_file_is_4_and_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let whole = std::fs::read(demo()).expect("the bundled model");
-    let cases: [(&str, &[u8]); 4] =
-        [("empty", b""), ("magic", b"GGUF"), ("text", b"not a model at all"), ("cut", &whole[..whole.len() / 2])];
+    let cases: [(&str, &[u8]); 4] = [
+        ("empty", b""),
+        ("magic", b"GGUF"),
+        ("text", b"not a model at all"),
+        ("cut", &whole[..whole.len() / 2]),
+    ];
     for (name, bytes) in cases {
         let path = folder.path().join(format!("{name}.gguf"));
         std::fs::write(&path, bytes).expect("a file");
         let path = path.to_str().expect("a UTF-8 path");
-        for arguments in [vec!["run", path, "-p", "x"], vec!["plan", path], vec!["inspect", path], vec!["pack", path, "--out", "x"]] {
+        for arguments in [
+            vec!["run", path, "-p", "x"],
+            vec!["plan", path],
+            vec!["inspect", path],
+            vec!["pack", path, "--out", "x"],
+        ] {
             let (code, message) = code_and_message(&arguments);
             assert_eq!(code, Some(4), "{arguments:?}: {message}");
             assert!(message.contains(&format!("{name}.gguf")), "{message} does not name the file");

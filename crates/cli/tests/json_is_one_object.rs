@@ -14,7 +14,15 @@ fn object(output: &std::process::Output) -> Value {
 
 #[test]
 fn a_run_has_every_promised_field() {
-    let arguments = ["--raw", "-p", "Once there was a little rabbit who", "--max-tokens", "12", "--cold-fraction", "0.75"];
+    let arguments = [
+        "--raw",
+        "-p",
+        "Once there was a little rabbit who",
+        "--max-tokens",
+        "12",
+        "--cold-fraction",
+        "0.75",
+    ];
     let plain = stdout(&run_demo(&arguments));
     let json = object(&run_demo(&[&arguments[..], &["--json"]].concat()));
     assert_eq!(json["text"].as_str().expect("text"), plain.trim_end_matches('\n'));
@@ -87,8 +95,21 @@ fn inspect_and_pack() {
     assert_eq!(object(&run(&["pack", demo, "--out", out, "--json"]))["records_written"], 0);
     let path = first["path"].as_str().expect("a path");
     assert_eq!(object(&run(&["pack", demo, "--out", out, "--verify", "--json"]))["records"], 256);
-    let packed = object(&run_demo(&["-p", "x", "--max-tokens", "3", "--json", "--pack", path, "--cold-fraction", "0.9"]));
+    let packed = object(&run_demo(&[
+        "-p",
+        "x",
+        "--max-tokens",
+        "3",
+        "--json",
+        "--pack",
+        path,
+        "--cold-fraction",
+        "0.9",
+    ]));
     let unpacked = object(&run_demo(&["-p", "x", "--max-tokens", "3", "--json", "--cold-fraction", "0.9"]));
     assert_eq!(packed["tokens"], unpacked["tokens"]);
-    assert!(packed["experts"]["reads"].as_u64() < unpacked["experts"]["reads"].as_u64(), "one read per expert");
+    assert!(
+        packed["experts"]["reads"].as_u64() < unpacked["experts"]["reads"].as_u64(),
+        "one read per expert"
+    );
 }

@@ -30,7 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let files = model.files().iter().map(|file| File::open(&file.path)).collect::<Result<Vec<_>, _>>()?;
     writer.write(Path::new(output), |target, out| {
-        let source = model.tensor(&target.name).ok_or_else(|| std::io::Error::other("the tensor was planned"))?;
+        let source =
+            model.tensor(&target.name).ok_or_else(|| std::io::Error::other("the tensor was planned"))?;
         let mut bytes = vec![0; usize::try_from(source.byte_len).map_err(std::io::Error::other)?];
         files[source.file].read_exact_at(&mut bytes, source.offset)?;
         if source.tensor_type != target.tensor_type {
@@ -51,7 +52,8 @@ fn target(tensor: &TensorInfo, experts: TensorType, rest: TensorType) -> TensorT
 
 fn convert(source: &TensorInfo, target: &TensorInfo, bytes: &[u8]) -> Result<Vec<u8>, String> {
     let known = |tensor: &TensorInfo| {
-        weight_format(tensor.tensor_type).ok_or_else(|| format!("cannot convert {}", tensor.tensor_type.name()))
+        weight_format(tensor.tensor_type)
+            .ok_or_else(|| format!("cannot convert {}", tensor.tensor_type.name()))
     };
     let mut values = vec![0.0; source.elements() as usize];
     dequantize(known(source)?, bytes, &mut values);

@@ -207,7 +207,9 @@ impl LoadConfiguration {
             Self { threads: Some(threads), .. } if !(1..=THREADS_MAX).contains(threads) => {
                 format!("{threads} threads were asked for; 1 to {THREADS_MAX} work")
             }
-            Self { context: Some(0), .. } => "the context is 0; the model needs at least 1 position".to_owned(),
+            Self { context: Some(0), .. } => {
+                "the context is 0; the model needs at least 1 position".to_owned()
+            }
             Self { chunk_tokens: Some(0), .. } => "the chunk is 0; a chunk has at least 1 token".to_owned(),
             Self { slots: Some(0), .. } => "0 slots were asked for; an expert needs 1".to_owned(),
             _ => return Ok(()),

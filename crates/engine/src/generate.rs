@@ -187,7 +187,9 @@ impl Runtime {
         let started = Instant::now();
         options.sampling.validate().map_err(EngineError::BadOption)?;
         if prompt.is_empty() {
-            return Err(EngineError::BadOption("the prompt is empty: the model needs at least one token".to_owned()));
+            return Err(EngineError::BadOption(
+                "the prompt is empty: the model needs at least one token".to_owned(),
+            ));
         }
         if prompt.len() > session.context() {
             return Err(EngineError::PromptTooLong { prompt: prompt.len(), context: session.context() });

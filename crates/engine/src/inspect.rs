@@ -118,7 +118,9 @@ fn first_elements(array: &Array) -> Vec<Value> {
         return integers.take(ELEMENTS_SHOWN).map(whole).collect();
     }
     match array {
-        Array::Float32(elements) => elements.iter().take(ELEMENTS_SHOWN).map(|&x| float(f64::from(x))).collect(),
+        Array::Float32(elements) => {
+            elements.iter().take(ELEMENTS_SHOWN).map(|&x| float(f64::from(x))).collect()
+        }
         Array::Float64(elements) => elements.iter().take(ELEMENTS_SHOWN).map(|&x| float(x)).collect(),
         Array::Bool(elements) => elements.iter().take(ELEMENTS_SHOWN).map(|&x| json!(x)).collect(),
         Array::String(strings) => {

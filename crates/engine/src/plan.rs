@@ -110,8 +110,9 @@ pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<
     let facts = MachineFacts::detect()?;
     let kernels = match configuration.isa {
         None => Kernels::detect(),
-        Some(isa) => Kernels::for_isa(isa)
-            .ok_or_else(|| EngineError::BadOption(format!("this machine cannot run {} kernels", isa.name())))?,
+        Some(isa) => Kernels::for_isa(isa).ok_or_else(|| {
+            EngineError::BadOption(format!("this machine cannot run {} kernels", isa.name()))
+        })?,
     };
     let mut notes = Vec::new();
     let pack = match &geometry {
@@ -181,7 +182,8 @@ impl Shares<'_> {
         let input = self.input(configuration, packed)?;
         if configuration.residency == Residency::Resident {
             if configuration.cold_fraction.is_some_and(|fraction| fraction > 0.0) {
-                let reason = "a cold fraction above 0 keeps experts on disk: it does not go with --residency resident";
+                let reason =
+                    "a cold fraction above 0 keeps experts on disk: it does not go with --residency resident";
                 return Err(EngineError::BadOption(reason.to_owned()));
             }
             let minimum = input.records_minimum;
@@ -203,7 +205,9 @@ impl Shares<'_> {
         } else {
             let share = 100.0 * plan.slot_count as f64 / plan.records_total as f64;
             let reason = match configuration.cold_fraction {
-                Some(fraction) => format!("the cold fraction of {fraction} keeps {share:.0}% of the experts in memory"),
+                Some(fraction) => {
+                    format!("the cold fraction of {fraction} keeps {share:.0}% of the experts in memory")
+                }
                 None => format!("{share:.0}% of the experts fit the budget"),
             };
             (Residency::Streamed, reason, plan)
@@ -219,7 +223,8 @@ impl Shares<'_> {
         let slots_minimum = configuration.slots.unwrap_or(spec.experts_per_token() as u64 + READ_AHEAD_SLOTS);
         let records: Vec<RecordClass> = self.record_classes();
         // Dense weights stream through two pieces before there are any slots; a block of alignment at both ends.
-        let dense_ring = 2 * (dense_piece_bytes(spec) + 2 * RECORD_ALIGNMENT).next_multiple_of(self.facts.page_size);
+        let dense_ring =
+            2 * (dense_piece_bytes(spec) + 2 * RECORD_ALIGNMENT).next_multiple_of(self.facts.page_size);
         let experts_ring = if spec.experts.is_empty() || packed {
             0
         } else {
@@ -228,7 +233,10 @@ impl Shares<'_> {
         let mut savings = Vec::new();
         if configuration.kv_type == KvType::F32 {
             let saves = kv_per_token(KvType::F32).saturating_sub(kv_per_token(KvType::F16));
-            savings.push(Suggestion { flag: "--kv f16".to_owned(), saves: saves.saturating_mul(u64::from(context)) });
+            savings.push(Suggestion {
+                flag: "--kv f16".to_owned(),
+                saves: saves.saturating_mul(u64::from(context)),
+            });
         }
         Ok(PlanInput {
             budget: self.facts.budget(configuration.budget),

@@ -7,10 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use coldpress_experts::{ExpertStatistics, ExpertStore, Residency as StoreResidency, StoreConfig, TensorRange, TensorStream};
+use coldpress_experts::{
+    ExpertStatistics, ExpertStore, Residency as StoreResidency, StoreConfig, TensorRange, TensorStream,
+};
 use coldpress_kernels::Kernels;
 use coldpress_memory::{Bytes, Ledger, LedgerSnapshot, MemoryWatch, Purpose, Reservation};
-use coldpress_model::{DenseTensor, DenseWeights, Model, ModelError, ModelSpec, Scratch, ScratchShape, TensorReader};
+use coldpress_model::{
+    DenseTensor, DenseWeights, Model, ModelError, ModelSpec, Scratch, ScratchShape, TensorReader,
+};
 use coldpress_text::{ChatTemplate, DateTime, ParseSpecial, RenderOptions, Tokenizer};
 use coldpress_workers::Workers;
 
@@ -202,7 +206,8 @@ impl Runtime {
         };
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let date = DateTime::from_unix_seconds(i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX));
-        let options = RenderOptions { add_generation_prompt: true, date: Some(date), ..RenderOptions::default() };
+        let options =
+            RenderOptions { add_generation_prompt: true, date: Some(date), ..RenderOptions::default() };
         self.tokenizer.encode_chat(template, messages, &options).map_err(EngineError::Template)
     }
 
@@ -246,9 +251,11 @@ fn load_dense(
         !observer.should_stop()
     };
     let big_endian = prepared.file.big_endian();
-    DenseWeights::load(ledger, &prepared.spec, big_endian, &mut reader, &mut progress).map_err(|error| match error {
-        ModelError::Cancelled => EngineError::Cancelled,
-        error => EngineError::Forward(error),
+    DenseWeights::load(ledger, &prepared.spec, big_endian, &mut reader, &mut progress).map_err(|error| {
+        match error {
+            ModelError::Cancelled => EngineError::Cancelled,
+            error => EngineError::Forward(error),
+        }
     })
 }
 

@@ -233,7 +233,10 @@ mod tests {
             let got = drawn.iter().filter(|&&d| d as usize == id).count() as f64 / 20_000.0;
             let want = f64::from(logit).exp() / total;
             // Five standard deviations of a binomial share.
-            assert!((got - want).abs() < 5.0 * (want * (1.0 - want) / 20_000.0).sqrt(), "{id}: {got} for {want}");
+            assert!(
+                (got - want).abs() < 5.0 * (want * (1.0 - want) / 20_000.0).sqrt(),
+                "{id}: {got} for {want}"
+            );
         }
     }
 

@@ -53,7 +53,10 @@ pub(crate) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, EngineError> {
 ///
 /// # Errors
 /// The template does not parse.
-pub(crate) fn chat_template(metadata: &Metadata, tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>, EngineError> {
+pub(crate) fn chat_template(
+    metadata: &Metadata,
+    tokenizer: &Tokenizer,
+) -> Result<Option<ChatTemplate>, EngineError> {
     let Some(source) = metadata.opt_string("tokenizer.chat_template")? else { return Ok(None) };
     let text = |id: Option<u32>| id.map(|id| String::from_utf8_lossy(tokenizer.token_bytes(id)));
     let (bos, eos) = (text(tokenizer.bos()).unwrap_or_default(), text(tokenizer.eos()).unwrap_or_default());

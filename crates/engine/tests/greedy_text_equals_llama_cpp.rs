@@ -38,7 +38,11 @@ fn check(model: &Path, reference: &str) {
         match answer.tokens.iter().zip(&ids).position(|(ours, theirs)| ours != theirs) {
             Some(step) => {
                 println!("{prompt:?} parts at step {step} of {}, gap {}", ids.len(), gap[step]);
-                assert!(gap[step] < GAP_MAX, "{prompt:?} parts at step {step}, where the gap is {}", gap[step]);
+                assert!(
+                    gap[step] < GAP_MAX,
+                    "{prompt:?} parts at step {step}, where the gap is {}",
+                    gap[step]
+                );
             }
             None => {
                 println!("{prompt:?} equal for {} steps", answer.tokens.len());

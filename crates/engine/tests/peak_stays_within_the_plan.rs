@@ -7,7 +7,7 @@ mod common;
 
 use std::process::Command;
 
-use coldpress::{Bytes, GenerateOptions, LoadConfiguration, SizeSpec, Silent};
+use coldpress::{Bytes, GenerateOptions, LoadConfiguration, Silent, SizeSpec};
 use common::{demo, load};
 
 /// Runs this test binary again for one case and returns (peak resident bytes, budget).
@@ -20,7 +20,8 @@ fn measured(case: &str) -> (u64, u64) {
         .expect("the case runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{case}: {text} {}", String::from_utf8_lossy(&output.stderr));
-    let figures = text.lines().find_map(|line| line.strip_prefix("figures ")).expect("the case prints figures");
+    let figures =
+        text.lines().find_map(|line| line.strip_prefix("figures ")).expect("the case prints figures");
     let mut figures = figures.split(' ').map(|figure| figure.parse().expect("a number"));
     (figures.next().expect("peak"), figures.next().expect("budget"))
 }

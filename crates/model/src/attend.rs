@@ -42,7 +42,14 @@ impl Model {
         let spec = &self.spec.layers[layer].attention;
         let Scratch { residual, input, query, key, value, .. } = &mut *engine.scratch;
         let residual = &residual.as_slice_of::<f32>()[..rows * hidden];
-        vector::rms_norm(team, kernels, residual, norm, self.spec.norm_epsilon, input.floats_mut(rows * hidden));
+        vector::rms_norm(
+            team,
+            kernels,
+            residual,
+            norm,
+            self.spec.norm_epsilon,
+            input.floats_mut(rows * hidden),
+        );
         input.quantize(team, kernels, rows, hidden);
         let input = input.rows(0, rows, hidden);
         let query = &mut query.as_mut_slice_of::<f32>()[..rows * spec.shape.query_row_len()];
@@ -93,15 +100,15 @@ impl Model {
         }
     }
 
-    fn norm_heads(
-        &self,
-        team: &Team<'_>,
-        kernels: Kernels,
-        norm: Option<VectorHandle>,
-        values: &mut [f32],
-    ) {
+    fn norm_heads(&self, team: &Team<'_>, kernels: Kernels, norm: Option<VectorHandle>, values: &mut [f32]) {
         if let Some(norm) = norm {
-            vector::rms_norm_in_place(team, kernels, values, self.weights.vector(norm), self.spec.norm_epsilon);
+            vector::rms_norm_in_place(
+                team,
+                kernels,
+                values,
+                self.weights.vector(norm),
+                self.spec.norm_epsilon,
+            );
         }
     }
 

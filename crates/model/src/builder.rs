@@ -93,7 +93,11 @@ impl<'a> SpecBuilder<'a> {
     pub fn float_or(&self, name: &str, default: f32) -> Result<f32, ModelError> {
         let key = self.key(name);
         let value = self.metadata().opt_f32(&key)?.unwrap_or(default);
-        if value.is_finite() { Ok(value) } else { Err(self.bad(format!("{key} is {value}, not a finite number"))) }
+        if value.is_finite() {
+            Ok(value)
+        } else {
+            Err(self.bad(format!("{key} is {value}, not a finite number")))
+        }
     }
 
     /// Whether the file holds a tensor of this name.
@@ -110,7 +114,9 @@ impl<'a> SpecBuilder<'a> {
         let info = self.file.require(name)?;
         if !info.shape.iter().map(|&dim| dim as usize).eq(shape.iter().copied()) {
             let want = shape;
-            return Err(self.bad(format!("tensor {name} has shape {:?}, the metadata asks for {want:?}", info.shape)));
+            return Err(
+                self.bad(format!("tensor {name} has shape {:?}, the metadata asks for {want:?}", info.shape))
+            );
         }
         let Some(format) = weight_format(info.tensor_type) else {
             return Err(self.unsupported(format!(
@@ -168,7 +174,13 @@ impl<'a> SpecBuilder<'a> {
 
     /// The routed experts of layer `layer`: stacked tensors `ffn_{gate,up,down}_exps`, or one tensor per expert as older
     /// converters wrote them. Returns the layer number of the expert store.
-    pub fn experts(&mut self, layer: usize, count: usize, hidden: usize, width: usize) -> Result<usize, ModelError> {
+    pub fn experts(
+        &mut self,
+        layer: usize,
+        count: usize,
+        hidden: usize,
+        width: usize,
+    ) -> Result<usize, ModelError> {
         let gate = self.projection(layer, "gate", count, width, hidden)?;
         let up = self.projection(layer, "up", count, width, hidden)?;
         let down = self.projection(layer, "down", count, hidden, width)?;

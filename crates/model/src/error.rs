@@ -62,7 +62,9 @@ pub enum ModelError {
     #[error("stopped on request")]
     Cancelled,
     /// A layer produced a value that is not finite.
-    #[error("layer {layer}: {stage} produced a value that is not finite; the weights are damaged or overflow f32")]
+    #[error(
+        "layer {layer}: {stage} produced a value that is not finite; the weights are damaged or overflow f32"
+    )]
     NotFinite {
         /// Index of the layer, or the layer count for the output head.
         layer: usize,

@@ -45,7 +45,12 @@ impl Model {
         let elements = rows * self.spec.hidden;
         let Scratch { residual, block_out, .. } = &mut *engine.scratch;
         let block_out = &block_out.as_slice_of::<f32>()[..elements];
-        vector::add_assign(engine.team, engine.kernels, &mut residual.as_mut_slice_of::<f32>()[..elements], block_out);
+        vector::add_assign(
+            engine.team,
+            engine.kernels,
+            &mut residual.as_mut_slice_of::<f32>()[..elements],
+            block_out,
+        );
         Ok(())
     }
 
@@ -156,7 +161,14 @@ impl Model {
     }
 
     /// Computes the experts in `work` for their rows, results into `pairs`.
-    fn experts(&self, engine: &mut ForwardEngine<'_, '_>, moe: &MoeSpec, routing: &Routing, rows: usize, work: &[Work<'_>]) {
+    fn experts(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        moe: &MoeSpec,
+        routing: &Routing,
+        rows: usize,
+        work: &[Work<'_>],
+    ) {
         let (hidden, width) = (self.spec.hidden, moe.width);
         let (team, kernels) = (engine.team, engine.kernels);
         let Scratch { input, gathered, gate, up, inner, pairs, .. } = &mut *engine.scratch;
@@ -189,7 +201,13 @@ impl Model {
         matmul(team, kernels, &mut jobs);
         drop(jobs);
         let (gate, up) = (gate.as_slice_of::<f32>(), up.as_slice_of::<f32>());
-        vector::swiglu(team, kernels, &gate[..total * width], &up[..total * width], inner.floats_mut(total * width));
+        vector::swiglu(
+            team,
+            kernels,
+            &gate[..total * width],
+            &up[..total * width],
+            inner.floats_mut(total * width),
+        );
         inner.quantize(team, kernels, total, width);
 
         let mut jobs: ArrayVec<MatmulJob<'_>, EXPERTS_AT_ONCE> = ArrayVec::new();
@@ -213,14 +231,24 @@ impl Model {
         for (row, out) in out.chunks_exact_mut(hidden).take(rows).enumerate() {
             for rank in row * top_k..(row + 1) * top_k {
                 let at = routing.grouped_at[rank] as usize * hidden;
-                vector::scale_add(engine.team, engine.kernels, out, routing.weights[rank], &results[at..at + hidden]);
+                vector::scale_add(
+                    engine.team,
+                    engine.kernels,
+                    out,
+                    routing.weights[rank],
+                    &results[at..at + hidden],
+                );
             }
         }
     }
 }
 
 /// The part of `outputs` that belongs to each piece of work. Pieces come in any order but never overlap.
-fn disjoint<'a>(outputs: &'a mut [f32], hidden: usize, work: &[Work<'_>]) -> ArrayVec<&'a mut [f32], EXPERTS_AT_ONCE> {
+fn disjoint<'a>(
+    outputs: &'a mut [f32],
+    hidden: usize,
+    work: &[Work<'_>],
+) -> ArrayVec<&'a mut [f32], EXPERTS_AT_ONCE> {
     let mut order: ArrayVec<usize, EXPERTS_AT_ONCE> = (0..work.len()).collect();
     order.sort_unstable_by_key(|&index| work[index].pairs.start);
     let mut parts: ArrayVec<(usize, &'a mut [f32]), EXPERTS_AT_ONCE> = ArrayVec::new();

@@ -99,7 +99,11 @@ impl Model {
         observer: &mut dyn ForwardObserver,
     ) -> Result<(), ModelError> {
         let rows: usize = segments.iter().map(|segment| segment.tokens.len()).sum();
-        assert!(rows <= engine.scratch.shape.rows, "{rows} rows in a scratch of {}", engine.scratch.shape.rows);
+        assert!(
+            rows <= engine.scratch.shape.rows,
+            "{rows} rows in a scratch of {}",
+            engine.scratch.shape.rows
+        );
         self.check(segments)?;
         self.embed(engine, segments);
         self.position_tables(engine.scratch, segments);
@@ -167,7 +171,8 @@ impl Model {
     ) -> Result<(), ModelError> {
         let residual = &scratch.residual.as_slice_of::<f32>()[..rows * self.spec.hidden];
         // A sum is not finite as soon as one term is not; it needs no branch per value.
-        let finite = residual.chunks(1024).all(|chunk| chunk.iter().map(|value| value * 0.0).sum::<f32>() == 0.0);
+        let finite =
+            residual.chunks(1024).all(|chunk| chunk.iter().map(|value| value * 0.0).sum::<f32>() == 0.0);
         if finite { Ok(()) } else { Err(ModelError::NotFinite { layer, stage }) }
     }
 
@@ -198,7 +203,12 @@ impl Model {
         Ok(())
     }
 
-    fn logits_of_rows(&self, engine: &mut ForwardEngine<'_, '_>, first: usize, rows: usize) -> Result<(), ModelError> {
+    fn logits_of_rows(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        first: usize,
+        rows: usize,
+    ) -> Result<(), ModelError> {
         let hidden = self.spec.hidden;
         let Scratch { residual, input, logits, .. } = &mut *engine.scratch;
         let residual = &residual.as_slice_of::<f32>()[first * hidden..(first + rows) * hidden];

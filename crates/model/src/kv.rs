@@ -74,7 +74,12 @@ impl KvCache {
     ///
     /// # Errors
     /// The ledger has no room.
-    pub fn new(ledger: &Ledger, spec: &ModelSpec, kv_type: KvType, context: usize) -> Result<Self, ModelError> {
+    pub fn new(
+        ledger: &Ledger,
+        spec: &ModelSpec,
+        kv_type: KvType,
+        context: usize,
+    ) -> Result<Self, ModelError> {
         let bytes = kv_bytes_per_token(spec, kv_type) * context;
         let buffer = Buffer::new(ledger, Purpose::KvCache, Bytes(bytes as u64))?;
         let mut start = 0;
@@ -115,7 +120,14 @@ impl KvCache {
     }
 
     /// Stores `keys` and `values` (rows of the layer's width) at positions from [`Self::len`] on.
-    pub(crate) fn write(&mut self, team: &Team<'_>, kernels: Kernels, layer: usize, keys: &[f32], values: &[f32]) {
+    pub(crate) fn write(
+        &mut self,
+        team: &Team<'_>,
+        kernels: Kernels,
+        layer: usize,
+        keys: &[f32],
+        values: &[f32],
+    ) {
         let LayerPlace { row, start } = self.layers[layer];
         let keys_at = start + self.length * row;
         let values_at = keys_at + self.context * row;

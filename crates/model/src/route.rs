@@ -30,7 +30,14 @@ pub(crate) struct Routing {
 
 impl Routing {
     /// Routes `rows` rows from their router logits `[rows, experts]`, which are overwritten.
-    pub fn route(&mut self, team: &Team<'_>, kernels: Kernels, router: &RouterSpec, logits: &mut [f32], rows: usize) {
+    pub fn route(
+        &mut self,
+        team: &Team<'_>,
+        kernels: Kernels,
+        router: &RouterSpec,
+        logits: &mut [f32],
+        rows: usize,
+    ) {
         self.top_k = router.top_k;
         self.chosen.clear();
         self.weights.clear();

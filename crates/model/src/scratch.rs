@@ -76,10 +76,13 @@ impl Needs {
         let attention = || spec.layers.iter().map(|layer| &layer.attention);
         let query = attention().map(|a| a.shape.query_row_len()).max().unwrap_or(0);
         let kv = attention().map(|a| a.shape.kv_row_len()).max().unwrap_or(0);
-        let attention_scratch = attention().map(|a| a.shape.scratch_len(MANY_ROWS, threads)).max().unwrap_or(0);
+        let attention_scratch =
+            attention().map(|a| a.shape.scratch_len(MANY_ROWS, threads)).max().unwrap_or(0);
         let inner = spec.layers.iter().map(|layer| match &layer.feed_forward {
             FeedForwardSpec::Dense(dense) => dense.width,
-            FeedForwardSpec::Moe(moe) => moe.width.max(moe.shared.map_or(0, |shared| shared.feed_forward.width)),
+            FeedForwardSpec::Moe(moe) => {
+                moe.width.max(moe.shared.map_or(0, |shared| shared.feed_forward.width))
+            }
         });
         let inner = inner.max().unwrap_or(0);
         let experts = spec.moe_blocks().map(|moe| moe.router.experts).max().unwrap_or(0);
@@ -164,7 +167,8 @@ impl Prepared {
     /// Fills the int8 blocks from the f32 values, where the width allows blocks at all.
     pub fn quantize(&mut self, team: &Team<'_>, kernels: Kernels, rows: usize, columns: usize) {
         if columns.is_multiple_of(STEP_COLUMNS) {
-            let blocks = &mut self.blocks.as_mut_slice_of::<ActivationBlock>()[..rows * blocks_per_row(columns)];
+            let blocks =
+                &mut self.blocks.as_mut_slice_of::<ActivationBlock>()[..rows * blocks_per_row(columns)];
             quantize_rows(team, kernels, &self.floats.as_slice_of::<f32>()[..rows * columns], blocks);
         }
     }
@@ -176,7 +180,8 @@ impl Prepared {
             return InputRows::from_floats(columns, floats);
         }
         let row_blocks = blocks_per_row(columns);
-        let blocks = &self.blocks.as_slice_of::<ActivationBlock>()[from * row_blocks..(from + count) * row_blocks];
+        let blocks =
+            &self.blocks.as_slice_of::<ActivationBlock>()[from * row_blocks..(from + count) * row_blocks];
         InputRows::new(columns, floats, blocks)
     }
 
@@ -192,7 +197,13 @@ impl Prepared {
         copy::<f32>(from.floats.as_slice_of(), self.floats.as_mut_slice_of(), columns, at, wanted);
         if columns.is_multiple_of(STEP_COLUMNS) {
             let width = blocks_per_row(columns);
-            copy::<ActivationBlock>(from.blocks.as_slice_of(), self.blocks.as_mut_slice_of(), width, at, wanted);
+            copy::<ActivationBlock>(
+                from.blocks.as_slice_of(),
+                self.blocks.as_mut_slice_of(),
+                width,
+                at,
+                wanted,
+            );
         }
     }
 }

@@ -74,7 +74,8 @@ impl DenseWeights {
             panic!("{} is a vector, its handle says matrix", tensor.name);
         };
         let bytes = &self.buffer.as_bytes()[tensor.place.clone()];
-        MatrixRef::new(tensor.format, rows, columns, bytes).expect("the place of a matrix has its packed length")
+        MatrixRef::new(tensor.format, rows, columns, bytes)
+            .expect("the place of a matrix has its packed length")
     }
 
     /// A vector of f32 values.

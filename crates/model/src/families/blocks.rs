@@ -8,8 +8,8 @@ use coldpress_kernels::attention::AttentionShape;
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::spec::{
-    AttentionSpec, FeedForwardSpec, GatedFeedForwardSpec, MatrixHandle, MoeSpec, RouterSpec, SharedExpertSpec,
-    VectorHandle,
+    AttentionSpec, FeedForwardSpec, GatedFeedForwardSpec, MatrixHandle, MoeSpec, RouterSpec,
+    SharedExpertSpec, VectorHandle,
 };
 
 /// Everything outside the layers.
@@ -38,7 +38,16 @@ pub(crate) fn frame(builder: &mut SpecBuilder<'_>) -> Result<Frame, ModelError> 
     } else {
         embedding
     };
-    Ok(Frame { vocabulary, hidden, layer_count, trained_context, norm_epsilon, embedding, output_norm, output })
+    Ok(Frame {
+        vocabulary,
+        hidden,
+        layer_count,
+        trained_context,
+        norm_epsilon,
+        embedding,
+        output_norm,
+        output,
+    })
 }
 
 fn embedding_rows(builder: &SpecBuilder<'_>) -> Result<usize, ModelError> {
@@ -63,7 +72,9 @@ pub(crate) fn head_shape(builder: &SpecBuilder<'_>, hidden: usize) -> Result<Att
     };
     let value_dim = builder.optional_dimension("attention.value_length")?.unwrap_or(head_dim);
     if value_dim != head_dim {
-        return Err(builder.unsupported(format!("value heads of {value_dim} with key heads of {head_dim} elements")));
+        return Err(
+            builder.unsupported(format!("value heads of {value_dim} with key heads of {head_dim} elements"))
+        );
     }
     Ok(AttentionShape { heads, kv_heads, head_dim })
 }
@@ -122,11 +133,17 @@ pub(crate) struct MoeOptions {
 }
 
 /// Reads expert counts and widths that are common to the softmax families.
-pub(crate) fn moe_options(builder: &SpecBuilder<'_>, width: usize, renormalize: bool) -> Result<MoeOptions, ModelError> {
+pub(crate) fn moe_options(
+    builder: &SpecBuilder<'_>,
+    width: usize,
+    renormalize: bool,
+) -> Result<MoeOptions, ModelError> {
     let experts = builder.dimension("expert_count")?;
     let top_k = builder.dimension("expert_used_count")?;
     if top_k > experts {
-        return Err(builder.bad(format!("{top_k} experts per token are more than the {experts} experts of a layer")));
+        return Err(
+            builder.bad(format!("{top_k} experts per token are more than the {experts} experts of a layer"))
+        );
     }
     Ok(MoeOptions { experts, top_k, width, renormalize, shared_width: None })
 }

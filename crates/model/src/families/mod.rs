@@ -16,11 +16,8 @@ mod qwen3moe;
 type Describe = fn(&mut SpecBuilder<'_>) -> Result<Outline, ModelError>;
 
 /// Registered architectures: name in `general.architecture`, function that describes it.
-const FAMILIES: &[(&str, Describe)] = &[
-    ("llama", llama::describe),
-    ("qwen2moe", qwen2moe::describe),
-    ("qwen3moe", qwen3moe::describe),
-];
+const FAMILIES: &[(&str, Describe)] =
+    &[("llama", llama::describe), ("qwen2moe", qwen2moe::describe), ("qwen3moe", qwen3moe::describe)];
 
 /// What a family returns: a spec whose tensor lists are still in the builder.
 pub(crate) struct Outline {
@@ -76,14 +73,18 @@ pub(crate) fn rope(
 ) -> Result<RopeSpec, ModelError> {
     let dimensions = builder.optional_dimension("rope.dimension_count")?.unwrap_or(head_dim);
     if dimensions % 2 != 0 || dimensions > head_dim {
-        return Err(builder.bad(format!("rope.dimension_count is {dimensions}; heads have {head_dim} elements")));
+        return Err(
+            builder.bad(format!("rope.dimension_count is {dimensions}; heads have {head_dim} elements"))
+        );
     }
     let key = builder.key("rope.scaling.type");
     let scaling = builder.metadata().opt_string(&key)?.unwrap_or("none");
     let linear_factor = match scaling {
         "none" => 1.0,
         "linear" => builder.float_or("rope.scaling.factor", 1.0)?,
-        other => return Err(builder.unsupported(format!("{key} is '{other}'; none and linear are supported"))),
+        other => {
+            return Err(builder.unsupported(format!("{key} is '{other}'; none and linear are supported")));
+        }
     };
     if linear_factor <= 0.0 {
         return Err(builder.bad(format!("rope.scaling.factor is {linear_factor}, not a positive number")));

@@ -17,14 +17,15 @@ pub(super) fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelEr
     // Files from before these keys existed give both widths through feed_forward_length.
     let expert_width = match builder.optional_dimension("expert_feed_forward_length")? {
         Some(width) => width,
-        None => dense_width
-            .map(|width| width / top_k)
-            .ok_or_else(|| builder.bad("neither expert_feed_forward_length nor feed_forward_length is present"))?,
+        None => dense_width.map(|width| width / top_k).ok_or_else(|| {
+            builder.bad("neither expert_feed_forward_length nor feed_forward_length is present")
+        })?,
     };
     let shared_width = match builder.optional_dimension("expert_shared_feed_forward_length")? {
         Some(width) => width,
-        None => dense_width
-            .ok_or_else(|| builder.bad("neither expert_shared_feed_forward_length nor feed_forward_length is present"))?,
+        None => dense_width.ok_or_else(|| {
+            builder.bad("neither expert_shared_feed_forward_length nor feed_forward_length is present")
+        })?,
     };
     let options = blocks::MoeOptions {
         shared_width: Some(shared_width),
