@@ -94,10 +94,6 @@ impl BytePairEncoder {
         let buckets = (self.merges.capacity() * 8 / 7).next_power_of_two();
         buckets * 17 + self.whole_pieces.as_ref().map_or(0, TokenIndex::resident_bytes)
     }
-
-    pub(crate) fn stage_count(&self) -> usize {
-        self.pre_tokenizer.stage_count()
-    }
 }
 
 fn read_merges(

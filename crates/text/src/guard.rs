@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
 use crate::TextError;
 use crate::source::TokenType;
@@ -49,7 +49,10 @@ impl ControlLookAlikes {
         let automaton = if texts.is_empty() {
             None
         } else {
-            let built = AhoCorasick::builder().match_kind(MatchKind::Standard).build(&texts);
+            let built = AhoCorasick::builder()
+                .kind(Some(AhoCorasickKind::ContiguousNFA))
+                .match_kind(MatchKind::Standard)
+                .build(&texts);
             Some(built.map_err(|error| TextError::SpecialMatcher(error.to_string()))?)
         };
         let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);

@@ -18,9 +18,6 @@ use crate::TextError;
 /// Upper bound for the lazily built automaton of one stage, in bytes.
 pub(crate) const STAGE_CACHE_BYTES: usize = 1 << 20;
 
-/// Upper bound for one compiled pattern, in bytes.
-pub(crate) const STAGE_PROGRAM_BYTES: usize = 4 << 20;
-
 /// What a match that is only white space means.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spaces {
@@ -242,6 +239,15 @@ pub fn known_pre_tokenizers() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().flat_map(|family| family.names.iter().copied())
 }
 
+fn family(name: Option<&str>) -> Option<&'static Family> {
+    name.and_then(|name| FAMILIES.iter().find(|family| family.names.contains(&name)))
+}
+
+/// Number of patterns of a pre-tokenizer; 0 if it is not known.
+pub(crate) fn stage_count(name: Option<&str>) -> usize {
+    family(name).map_or(0, |family| family.stages.len())
+}
+
 pub(crate) struct PreTokenizer {
     stages: Vec<(Regex, Spaces)>,
     pub(crate) whole_pieces_first: bool,
@@ -250,8 +256,7 @@ pub(crate) struct PreTokenizer {
 
 impl PreTokenizer {
     pub(crate) fn for_name(name: Option<&str>) -> Result<PreTokenizer, TextError> {
-        let family = name.and_then(|name| FAMILIES.iter().find(|family| family.names.contains(&name)));
-        let Some(family) = family else {
+        let Some(family) = family(name) else {
             return Err(TextError::UnknownPreTokenizer {
                 found: name.map(str::to_owned),
                 known: known_pre_tokenizers().collect::<Vec<_>>().join(", "),
@@ -261,9 +266,7 @@ impl PreTokenizer {
             .stages
             .iter()
             .map(|&(pattern, spaces)| {
-                let limits = Regex::config()
-                    .hybrid_cache_capacity(STAGE_CACHE_BYTES)
-                    .nfa_size_limit(Some(STAGE_PROGRAM_BYTES));
+                let limits = Regex::config().hybrid_cache_capacity(STAGE_CACHE_BYTES);
                 let regex = Regex::builder()
                     .configure(limits)
                     .build(pattern)
@@ -272,10 +275,6 @@ impl PreTokenizer {
             })
             .collect();
         Ok(PreTokenizer { stages, whole_pieces_first: family.whole_pieces_first, add_bos: family.add_bos })
-    }
-
-    pub(crate) fn stage_count(&self) -> usize {
-        self.stages.len()
     }
 
     /// Calls `piece` with each piece of `text`, in order. Together the pieces are `text`.

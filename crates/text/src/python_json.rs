@@ -5,22 +5,17 @@
 
 use std::fmt::Write;
 
-use minijinja::value::{Kwargs, Rest, Value, ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Error, ErrorKind, State};
+
+use crate::python_text::Meter;
 
 /// Nesting beyond this is refused; JSON parsers stop at similar depths.
 pub(crate) const DEPTH_LIMIT: usize = 128;
 
-/// Bytes between two charges of fuel while writing.
-const CHARGE_BYTES: usize = 4096;
-
-/// Fuel per charge: what minijinja charges for serialising as many bytes (16 units per byte, 64 units per fuel).
-const CHARGE_FUEL: u64 = CHARGE_BYTES as u64 / 4;
-
 struct JsonWriter<'a, 'state, 'env> {
-    state: &'a State<'state, 'env>,
+    meter: Meter<'a, 'state, 'env>,
     out: String,
-    charged: usize,
     ensure_ascii: bool,
     indent: Option<String>,
     item_separator: String,
@@ -31,8 +26,9 @@ struct JsonWriter<'a, 'state, 'env> {
 }
 
 /// The filter. Positional arguments come in the order of the Python function.
-pub(crate) fn tojson(state: &State, value: &Value, arguments: Rest<Value>) -> Result<Value, Error> {
+pub(crate) fn tojson(state: &State, value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     type Arguments = (Option<Value>, Option<Value>, Option<Value>, Option<Value>, Kwargs);
+    let arguments = arguments.into_values();
     let (ensure_ascii, indent, separators, sort_keys, keywords): Arguments = from_args(&arguments)?;
     let argument = |positional: Option<Value>, name: &str| -> Result<Option<Value>, Error> {
         let given = if positional.is_some() { positional } else { keywords.get(name)? };
@@ -50,9 +46,8 @@ pub(crate) fn tojson(state: &State, value: &Value, arguments: Rest<Value>) -> Re
     };
     let mark = state.lookup(crate::template::MARK_VARIABLE);
     let mut writer = JsonWriter {
-        state,
+        meter: Meter::new(state),
         out: String::new(),
-        charged: 0,
         ensure_ascii: ensure_ascii.is_some_and(|value| value.is_true()),
         indent,
         item_separator,
@@ -74,7 +69,7 @@ fn part(pair: &Value, index: usize) -> Result<String, Error> {
 }
 
 /// Python takes a number of spaces or the text of one level.
-fn indent_unit(value: &Value) -> Result<String, Error> {
+pub(crate) fn indent_unit(value: &Value) -> Result<String, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.to_owned());
     }
@@ -82,7 +77,7 @@ fn indent_unit(value: &Value) -> Result<String, Error> {
         if value.kind() == ValueKind::Bool { Some(i64::from(value.is_true())) } else { value.as_i64() };
     match spaces {
         Some(spaces) if spaces <= 64 => Ok(" ".repeat(spaces.max(0) as usize)),
-        _ => Err(invalid("tojson: indent is a number up to 64 or a string")),
+        _ => Err(invalid("an indent is a number up to 64 or a string")),
     }
 }
 
@@ -100,16 +95,7 @@ impl JsonWriter<'_, '_, '_> {
             ValueKind::Map => self.write_map(value, depth)?,
             other => return Err(invalid(format!("tojson: a value of type {other} is not JSON"))),
         }
-        self.charge()
-    }
-
-    /// Pays for what was written, so that the limits of the template also hold here.
-    fn charge(&mut self) -> Result<(), Error> {
-        while self.out.len() - self.charged >= CHARGE_BYTES {
-            self.charged += CHARGE_BYTES;
-            self.state.consume_fuel(CHARGE_FUEL)?;
-        }
-        Ok(())
+        self.meter.charge(self.out.len())
     }
 
     fn write_list(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
@@ -219,7 +205,7 @@ fn write_number(value: &Value, out: &mut String) -> Result<(), Error> {
 }
 
 /// Python's `repr` of a float: shortest digits, exponent below 1e-4 and from 1e16.
-fn python_float(number: f64, out: &mut String) {
+pub(crate) fn python_float(number: f64, out: &mut String) {
     if number.is_nan() {
         out.push_str("NaN");
         return;

@@ -1,5 +1,6 @@
 //! Turns messages and template variables from JSON into template values, marking user text on the way.
 
+use indexmap::IndexMap;
 use minijinja::value::Value;
 use serde_json::{Map, Value as Json};
 
@@ -44,7 +45,7 @@ impl RenderInput {
                     if key == "role" { Value::from(value.as_str()) } else { converter.value(value, 1)? };
                 fields.push((converter.key(key)?, value));
             }
-            list.push(fields.into_iter().collect::<Value>());
+            list.push(mapping(fields));
         }
         let mut variables = Vec::with_capacity(extra.len() + 2);
         for (key, value) in extra {
@@ -60,8 +61,15 @@ impl RenderInput {
     /// The context of a render; the user's variables cannot replace those of `fixed`.
     pub(crate) fn into_context<const N: usize>(self, fixed: [(&str, Value); N]) -> Value {
         let fixed = fixed.into_iter().map(|(name, value)| (name.to_owned(), value));
-        self.variables.into_iter().chain(fixed).collect()
+        mapping(self.variables.into_iter().chain(fixed))
     }
+}
+
+/// A template mapping that keeps the order of its entries, as Python's do.
+fn mapping(entries: impl IntoIterator<Item = (String, Value)>) -> Value {
+    let map: IndexMap<Value, Value> =
+        entries.into_iter().map(|(key, value)| (Value::from(key), value)).collect();
+    Value::from(map)
 }
 
 struct Converter<'a> {
@@ -92,7 +100,7 @@ impl Converter<'_> {
                 for (key, item) in fields {
                     entries.push((self.key(key)?, self.value(item, depth + 1)?));
                 }
-                entries.into_iter().collect::<Value>()
+                mapping(entries)
             }
         })
     }

@@ -9,7 +9,7 @@ use std::io;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
 use regex_automata::meta::Regex;
 use serde_json::Map;
 
@@ -18,6 +18,7 @@ use crate::date::DateTime;
 use crate::guard::ControlLookAlikes;
 use crate::message::Message;
 use crate::python_json;
+use crate::python_text;
 use crate::render_input::{Marking, RenderInput};
 
 /// Largest template source. The largest known real ones are around 20 KB.
@@ -76,11 +77,18 @@ impl ChatTemplate {
         environment.set_recursion_limit(RECURSION_LIMIT);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", python_json::tojson);
+        environment.add_filter("indent", python_text::indent);
+        environment.add_filter("string", python_text::string);
+        environment.set_formatter(python_text::write_value);
         environment.add_test("sequence", is_sequence);
+        environment.add_test("iterable", is_iterable);
         environment.add_function("raise_exception", raise_exception);
-        environment.add_template_owned(TEMPLATE_NAME, without_generation_tags(source)).map_err(|error| {
-            TextError::TemplateSyntax { line: error.line().unwrap_or(0), message: describe(&error) }
-        })?;
+        environment
+            .add_template_owned(TEMPLATE_NAME, without_generation_tags(&with_plain_line_breaks(source)))
+            .map_err(|error| TextError::TemplateSyntax {
+                line: error.line().unwrap_or(0),
+                message: describe(&error),
+            })?;
         Ok(ChatTemplate { environment, bos_token: bos_token.to_owned(), eos_token: eos_token.to_owned() })
     }
 
@@ -156,6 +164,11 @@ impl io::Write for LimitedOutput {
     }
 }
 
+/// Jinja2 turns all line breaks of a template into `\n`.
+fn with_plain_line_breaks(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
+}
+
 /// `{% generation %}` marks the assistant's text for training and has no meaning here. A block that always runs takes
 /// its place, so that white-space control and line numbers stay as they are.
 fn without_generation_tags(source: &str) -> String {
@@ -194,9 +207,14 @@ fn strftime(date: Option<DateTime>, format: &str) -> Result<String, Error> {
 }
 
 /// Jinja2 asks for a length and indexing, so that strings and mappings count as well.
-fn is_sequence(_state: &State, value: &Value) -> bool {
+fn is_sequence(value: &Value) -> bool {
     let indexed = matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map);
     indexed || value.is_undefined()
+}
+
+/// Unlike in minijinja, `none` cannot be iterated.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
 }
 
 fn describe(error: &Error) -> String {

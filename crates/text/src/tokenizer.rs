@@ -256,14 +256,6 @@ impl Tokenizer {
             + self.look_alikes.resident_bytes()
             + encoder
     }
-
-    /// Number of regular expressions that split text before BPE.
-    pub fn pre_tokenizer_stages(&self) -> usize {
-        match &self.encoder {
-            Encoder::BytePairs(encoder) => encoder.stage_count(),
-            Encoder::ScoreMerges { .. } => 0,
-        }
-    }
 }
 
 fn check_sizes(source: &TokenizerSource<'_>) -> Result<(), TextError> {
