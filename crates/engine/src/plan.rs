@@ -19,7 +19,7 @@ use crate::configuration::{LoadConfiguration, Residency};
 use crate::error::EngineError;
 use crate::packs;
 use crate::sampling::Sampler;
-use crate::vocabulary::tokenizer_bytes;
+use crate::vocabulary::tokenizer_source;
 
 /// Context used when nobody asks for another one.
 const CONTEXT_DEFAULT: u32 = 8192;
@@ -33,7 +33,7 @@ pub(crate) const LOGIT_ROWS: usize = 4;
 const DENSE_PIECE_BYTES: usize = 2 << 20;
 /// Program text and data, allocator, small structures: everything that no formula below names. Guard:
 /// `peak_stays_within_the_plan.rs`.
-const PROGRAM_BYTES: u64 = 24 << 20;
+const PROGRAM_BYTES: u64 = 12 << 20;
 
 /// What a model is, in a few figures.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -276,6 +276,6 @@ impl Shares<'_> {
     fn fixed_bytes(&self) -> Result<u64, EngineError> {
         let header: u64 = self.file.files().iter().map(|file| file.header_len).sum();
         let stacks = (self.threads * WORKER_STACK_BYTES) as u64;
-        Ok(PROGRAM_BYTES + header + tokenizer_bytes(self.file.metadata())? + stacks)
+        Ok(PROGRAM_BYTES + header + tokenizer_source(self.file.metadata())?.estimated_bytes() + stacks)
     }
 }

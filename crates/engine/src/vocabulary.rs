@@ -8,29 +8,18 @@ use coldpress_text::{ChatTemplate, Tokenizer, TokenizerSource};
 
 use crate::error::EngineError;
 
-/// Sizes that the memory of a tokenizer depends on.
-pub(crate) fn tokenizer_bytes(metadata: &Metadata) -> Result<u64, FormatError> {
-    let text_bytes = |key: &str| -> Result<(usize, usize), FormatError> {
-        let strings = metadata.opt_byte_string_array(key)?;
-        Ok(strings.map_or((0, 0), |strings| (strings.len(), strings.iter().map(<[u8]>::len).sum())))
-    };
-    let (tokens, token_bytes) = text_bytes("tokenizer.ggml.tokens")?;
-    let (merges, merge_bytes) = text_bytes("tokenizer.ggml.merges")?;
-    Ok((tokens * 100 + merges * 50 + (token_bytes + merge_bytes) * 6 + (8 << 20)) as u64)
-}
-
-/// Builds the tokenizer of a model file.
+/// What the file says about its tokenizer.
 ///
 /// # Errors
-/// Keys are absent, malformed, or ask for a tokenizer that is not known.
-pub(crate) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, EngineError> {
+/// `tokenizer.ggml.model` is absent, or a key has a value of another type.
+pub(crate) fn tokenizer_source(metadata: &Metadata) -> Result<TokenizerSource<'_>, FormatError> {
     let strings = |key: &str| -> Result<Vec<&[u8]>, FormatError> {
         Ok(metadata.opt_byte_string_array(key)?.map_or_else(Vec::new, |strings| strings.iter().collect()))
     };
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let id = |name: &str| metadata.opt_u32(&key(&format!("{name}_token_id")));
     let flag = |name: &str| metadata.opt_bool(&key(name));
-    let source = TokenizerSource {
+    Ok(TokenizerSource {
         model: metadata.string("tokenizer.ggml.model")?,
         pre: metadata.opt_string("tokenizer.ggml.pre")?,
         tokens: strings("tokenizer.ggml.tokens")?,
@@ -45,8 +34,15 @@ pub(crate) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, EngineError> {
         add_bos: flag("add_bos_token")?,
         add_eos: flag("add_eos_token")?,
         add_space_prefix: flag("add_space_prefix")?,
-    };
-    Tokenizer::from_gguf(source).map_err(EngineError::Tokenizer)
+    })
+}
+
+/// Builds the tokenizer of a model file.
+///
+/// # Errors
+/// Keys are absent, malformed, or ask for a tokenizer that is not known.
+pub(crate) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, EngineError> {
+    Tokenizer::from_gguf(tokenizer_source(metadata)?).map_err(EngineError::Tokenizer)
 }
 
 /// The chat template of a model file, if it has one.

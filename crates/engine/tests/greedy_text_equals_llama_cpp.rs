@@ -7,10 +7,10 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use coldpress::{FinishReason, GenerateOptions, LoadConfiguration, Message, Silent};
-use common::{demo, fixture, load};
+use common::{demo, fixture, load, outside};
 
 const GAP_MAX: f64 = 0.5;
 
@@ -52,17 +52,6 @@ fn check(model: &Path, reference: &str) {
             }
         }
     }
-}
-
-/// A model outside the repository, or `None` with a line that says so.
-fn outside(name: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("COLDPRESS_REFERENCE_MODELS")?;
-    let path = PathBuf::from(folder).join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    println!("SKIPPED: {} is not there", path.display());
-    None
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod common;
 use std::process::Command;
 
 use coldpress::{Bytes, GenerateOptions, LoadConfiguration, Silent, SizeSpec};
-use common::{demo, load};
+use common::{demo, load, outside};
 
 /// Runs this test binary again for one case and returns (peak resident bytes, budget).
 fn measured(case: &str) -> (u64, u64) {
@@ -30,19 +30,24 @@ fn measured(case: &str) -> (u64, u64) {
 #[ignore = "started by the tests of this file, one process per case"]
 fn case() {
     let case = std::env::var("COLDPRESS_TEST_CASE").expect("the case has a name");
+    let model = match case.as_str() {
+        "large vocabulary" => outside("SmolLM2-135M-Instruct.Q4_1.gguf").expect("the test has looked"),
+        _ => demo(),
+    };
     let configuration = match case.as_str() {
+        "large vocabulary" => LoadConfiguration::default().context(512),
         "smallest" => LoadConfiguration::default().context(512),
         "cold" => LoadConfiguration::default().context(512).cold_fraction(0.75),
         "resident" => LoadConfiguration::default().context(1024),
         other => panic!("unknown case {other}"),
     };
-    let refused = coldpress::plan(&demo(), &configuration.clone().budget(SizeSpec::Exact(Bytes(1))));
+    let refused = coldpress::plan(&model, &configuration.clone().budget(SizeSpec::Exact(Bytes(1))));
     let Err(coldpress::EngineError::DoesNotFit(refused)) = refused else { panic!("one byte is not enough") };
     let budget = match case.as_str() {
         "resident" => Bytes(refused.smallest_budget.0 + (64 << 20)),
         _ => refused.smallest_budget,
     };
-    let mut runtime = load(&demo(), &configuration.budget(SizeSpec::Exact(budget)));
+    let mut runtime = load(&model, &configuration.budget(SizeSpec::Exact(budget)));
     let mut session = runtime.session().expect("the cache was planned");
     let prompt: Vec<u32> = (0..400).map(|i| 300 + i * 97 % 7000).collect();
     let options = GenerateOptions { max_tokens: 32, ignore_eos: true, ..GenerateOptions::default() };
@@ -53,11 +58,22 @@ fn case() {
 }
 
 #[test]
+#[ignore = "needs COLDPRESS_REFERENCE_MODELS; tools/get_smollm2.sh fetches the model"]
+fn with_a_large_vocabulary() {
+    if outside("SmolLM2-135M-Instruct.Q4_1.gguf").is_none() {
+        return;
+    }
+    let (peak, budget) = measured("large vocabulary");
+    println!("large vocabulary: peak {peak} of {budget}");
+    assert!(peak <= budget, "peak {peak} is above the budget {budget}");
+}
+
+#[test]
 fn at_the_smallest_budget_with_a_cold_cache_and_resident() {
     for name in ["smallest", "cold", "resident"] {
         let (peak, budget) = measured(name);
         println!("{name}: peak {peak} of {budget}");
         assert!(peak <= budget, "{name}: peak {peak} is above the budget {budget}");
-        assert!(peak * 4 > budget, "{name}: peak {peak} is so far below {budget} that nothing was measured");
+        assert!(peak * 3 > budget, "{name}: peak {peak} is so far below {budget} that nothing was measured");
     }
 }

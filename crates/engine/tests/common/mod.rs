@@ -15,6 +15,17 @@ pub fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo.gguf")
 }
 
+/// A model outside the repository, or `None` with a line that says so.
+pub fn outside(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("COLDPRESS_REFERENCE_MODELS")?;
+    let path = PathBuf::from(folder).join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    println!("SKIPPED: {} is not there", path.display());
+    None
+}
+
 /// Loads a model that must load.
 pub fn load(path: &Path, configuration: &LoadConfiguration) -> Runtime {
     match Runtime::load(path, configuration, &mut Silent) {
