@@ -2,7 +2,8 @@
 # Builds the tests of coldpress-kernels for AArch64 and runs them under qemu-user, on a Debian x86-64 machine.
 #
 # Installs what is missing (Debian packages; needs root the first time): a compiler with the AArch64 standard library,
-# the cross linker and the emulator. Further arguments go to the test programs, for example a test name.
+# the cross linker and the emulator. Arguments go to `cargo test`, for example `--test every_kernel_equals_scalar`; without
+# any, all tests of the crate run, which takes minutes.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -28,4 +29,5 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 # Without -L: the emulated loader and the C library must come from the same package (libc6:arm64).
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -cpu max"
 
-exec cargo test --package coldpress-kernels --target aarch64-unknown-linux-gnu --lib --tests -- "$@"
+test $# -gt 0 || set -- --lib --tests
+exec cargo test --package coldpress-kernels --target aarch64-unknown-linux-gnu "$@"
