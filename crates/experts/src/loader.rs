@@ -99,6 +99,8 @@ pub(crate) struct Loader {
     loads: Vec<Load>,
     /// Indices into `loads` that are not in use.
     idle: Vec<usize>,
+    /// Indices of loads whose reads are all back.
+    arrived: Vec<usize>,
     finished: Vec<Finished>,
     statistics: LoadStatistics,
 }
@@ -139,6 +141,7 @@ impl Loader {
             loads: (0..places).map(place).collect(),
             idle: (0..places).rev().collect(),
             queue: ReadQueue::new(reader, reads),
+            arrived: Vec::with_capacity(places),
             finished: Vec::with_capacity(reads),
             origin,
             statistics: LoadStatistics::default(),
@@ -184,31 +187,35 @@ impl Loader {
         self.queue.submit()
     }
 
-    /// Appends the loads that have ended. With `wait` and something in flight at least one.
+    /// Whether a load has all its bytes and waits for [`Loader::next_landed`].
+    pub(crate) fn has_arrived(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// Makes one record whole: verified or arranged with a team, discarded as cancelled without one.
     ///
-    /// With a team, records are arranged or verified; without one the loads are discarded as cancelled.
-    pub(crate) fn reap(
+    /// `None` when no load has all its bytes; with `wait` only when nothing is in flight. One at a time, so that the caller
+    /// can start the next reads before it spends time on the next record.
+    pub(crate) fn next_landed(
         &mut self,
         wait: bool,
         geometry: &Geometry,
         team: Option<&Team<'_>>,
-        landed: &mut Vec<Landed>,
-    ) -> Result<(), ExpertError> {
-        let before = landed.len();
+    ) -> Result<Option<Landed>, ExpertError> {
         loop {
-            let wait = wait && landed.len() == before && self.in_flight() > 0;
-            let mut finished = std::mem::take(&mut self.finished);
-            let reaped = self.queue.reap(wait, &mut finished);
-            for read in finished.drain(..) {
-                if let Some(place) = self.take_back(read) {
-                    landed.extend(self.complete(place, geometry, team));
+            while let Some(place) = self.arrived.pop() {
+                if let Some(landed) = self.complete(place, geometry, team) {
+                    return Ok(Some(landed));
                 }
             }
+            let wait = wait && self.in_flight() > 0;
+            let mut finished = std::mem::take(&mut self.finished);
+            let reaped = self.queue.reap(wait, &mut finished);
+            finished.drain(..).for_each(|read| self.take_back(read));
             self.finished = finished;
             reaped?;
-            self.queue.submit()?;
-            if !wait || landed.len() > before {
-                return Ok(());
+            if self.arrived.is_empty() && !wait {
+                return Ok(None);
             }
         }
     }
@@ -249,8 +256,8 @@ impl Loader {
         }
     }
 
-    /// Takes back the memory of one read; returns its place when it was the last of its load.
-    fn take_back(&mut self, read: Finished) -> Option<usize> {
+    /// Takes back the memory of one read.
+    fn take_back(&mut self, read: Finished) {
         let reads_per_record = self.origin.reads_per_record();
         let ticket = read.request.ticket as usize;
         let place = ticket / reads_per_record;
@@ -263,7 +270,9 @@ impl Loader {
             load.error.get_or_insert(error);
         }
         load.awaited -= 1;
-        (load.awaited == 0).then_some(place)
+        if load.awaited == 0 {
+            self.arrived.push(place);
+        }
     }
 
     /// All reads of a load are back: makes the record whole. `None` when it is being read again.

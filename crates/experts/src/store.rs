@@ -16,7 +16,7 @@ use coldpress_workers::Team;
 
 use crate::error::ExpertError;
 use crate::geometry::{ExpertKey, Geometry, LayerExperts};
-use crate::loader::{Destination, Landed, Loader, Origin};
+use crate::loader::{Destination, Loader, Origin};
 use crate::pack::PackFile;
 use crate::policy::{EvictionPolicy, PerLayerLru};
 use crate::reader::{ReaderChoice, open_reader};
@@ -99,7 +99,6 @@ pub struct ExpertStore {
     /// Counts uses of records; the next stamp.
     pub(crate) clock: u64,
     pub(crate) visit: VisitState,
-    pub(crate) landed: Vec<Landed>,
     pub(crate) hits: u64,
     pub(crate) misses: u64,
     evictions: u64,
@@ -147,7 +146,6 @@ impl ExpertStore {
             free_slots: (0..slots.len()).rev().collect(),
             slot_of_record: vec![None; geometry.record_count()],
             visit: VisitState::new(expert_count_max),
-            landed: Vec::with_capacity(config.read_ahead),
             geometry,
             residency: config.residency,
             loader,

@@ -13,7 +13,7 @@ use coldpress_workers::Team;
 
 use crate::error::ExpertError;
 use crate::geometry::ExpertKey;
-use crate::loader::Destination;
+use crate::loader::{Destination, Landed};
 use crate::record::RecordRef;
 use crate::store::ExpertStore;
 
@@ -95,7 +95,6 @@ impl<'s> Visit<'s> {
             let visit = &store.visit;
             let nothing_ready = visit.ready.is_empty() && visit.errors.is_empty();
             store.land(nothing_ready, Some(team))?;
-            store.start_loads()?;
             let visit = &mut store.visit;
             if let Some(error) = visit.errors.pop() {
                 return Err(error);
@@ -217,24 +216,29 @@ impl ExpertStore {
         self.loader.submit()
     }
 
-    /// Takes what has landed into the slots. Without a team everything that comes back is discarded.
+    /// Takes what has arrived into the slots; with `wait` at least one record, if any is in flight. Without a team
+    /// everything that comes back is discarded. New reads start between one record and the next.
     fn land(&mut self, wait: bool, team: Option<&Team<'_>>) -> Result<(), ExpertError> {
-        let reaped = self.loader.reap(wait, &self.geometry, team, &mut self.landed);
-        while let Some(landed) = self.landed.pop() {
-            let Destination { slot, position } = landed.destination;
-            match landed.result {
+        let mut landed = self.loader.next_landed(wait, &self.geometry, team)?;
+        while let Some(Landed { key, destination: Destination { slot, position }, memory, result }) = landed {
+            match result {
                 Ok(()) => {
-                    self.slots.land(slot, landed.memory);
+                    self.slots.land(slot, memory);
                     self.slots.pin(slot);
                     self.visit.ready.push(Pinned { position, slot });
                 }
                 Err(error) => {
-                    self.abandon(landed.key, slot, landed.memory);
+                    self.abandon(key, slot, memory);
                     self.visit.errors.push(error);
                 }
             }
+            self.start_loads()?;
+            if !self.loader.has_arrived() {
+                break;
+            }
+            landed = self.loader.next_landed(false, &self.geometry, team)?;
         }
-        reaped
+        Ok(())
     }
 
     fn release_handed_out(&mut self) {

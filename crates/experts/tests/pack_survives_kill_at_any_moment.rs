@@ -160,6 +160,7 @@ fn a_second_writer_is_turned_away() {
 fn many_writers_at_once_leave_one_good_pack() {
     for _ in 0..4 {
         let folder = tempfile::tempdir().unwrap();
+        let source = ExpertSource::create(folder.path(), &shape());
         let mut children: Vec<_> = (0..4).map(|_| start_child(folder.path())).collect();
         let succeeded = children
             .iter_mut()
@@ -167,7 +168,6 @@ fn many_writers_at_once_leave_one_good_pack() {
             .filter(|status| status.success())
             .count();
         assert!(succeeded >= 1);
-        let source = ExpertSource::create(folder.path(), &shape());
         let fingerprint = Fingerprint::of(&source.files, &source.layers).unwrap();
         let path = folder.path().join("pack.cpack");
         PackFile::open(&path, &source.geometry(), &fingerprint).expect("a good pack");

@@ -25,7 +25,7 @@ fn shapes() -> Vec<SourceShape> {
     shapes.push(SourceShape { hidden: 32, inner: 96, ..one_layer([WeightFormat::Q4_0; 3]) });
     // Matrices that do not fill a cache line, in slots that held a record with other gaps before.
     let formats = vec![[WeightFormat::F32; 3], [WeightFormat::BF16; 3]];
-    shapes.push(SourceShape { formats, hidden: 7, inner: 3, experts: 5, ..SourceShape::default() });
+    shapes.push(SourceShape { formats, hidden: 7, inner: 13, experts: 5, ..SourceShape::default() });
     shapes
 }
 
@@ -81,7 +81,7 @@ fn every_way_gives_the_expected_bytes() {
                             format!("{shape:?}, {slots} slots, reader {number}, pack {}", pack.is_some());
                         let read_ahead = 1 + (slots + number) % 4;
                         let reader = match &reader {
-                            ReaderChoice::Custom(_) if pack.is_some() => ReaderChoice::Uring,
+                            ReaderChoice::Custom(_) if pack.is_some() => ReaderChoice::Auto,
                             _ => clone_of(number, &reader),
                         };
                         let config = StoreConfig { pack, reader, read_ahead, ..source.store_config(slots) };
