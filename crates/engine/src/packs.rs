@@ -141,6 +141,7 @@ pub fn verify_pack(
     workers.enter(|team| {
         pack.verify_against_source(config, team, |done, total| {
             observer.progress(LoadStage::Verify, done, total);
+            !observer.should_stop()
         })
     })?;
     Ok(PackReport {

@@ -316,7 +316,10 @@ fn open_experts(
     }
     if residency == StoreResidency::Resident {
         workers.enter(|team| {
-            store.preload_all(team, |done, total| observer.progress(LoadStage::Experts, done, total))
+            store.preload_all(team, |done, total| {
+                observer.progress(LoadStage::Experts, done, total);
+                !observer.should_stop()
+            })
         })?;
     }
     Ok(Some(store))

@@ -222,16 +222,17 @@ impl ExpertStore {
         Visit::begin(self, layer, experts)
     }
 
-    /// Reads every expert that is not in memory, layer by layer. `progress` gets bytes of records done and in total.
+    /// Reads every expert that is not in memory, layer by layer. `progress` gets bytes of records done and in total,
+    /// and returns whether to go on.
     ///
     /// Meant for [`Residency::Resident`]; with fewer slots than experts the first ones have given way at the end.
     ///
     /// # Errors
-    /// The first read or check that fails.
+    /// The first read or check that fails; [`ExpertError::Cancelled`] when `progress` says so.
     pub fn preload_all(
         &mut self,
         team: &Team<'_>,
-        mut progress: impl FnMut(u64, u64),
+        mut progress: impl FnMut(u64, u64) -> bool,
     ) -> Result<(), ExpertError> {
         let total = self.geometry.records_bytes();
         let mut done = 0;
@@ -241,7 +242,9 @@ impl ExpertStore {
             let mut visit = self.begin(layer, &experts)?;
             while let Some(ready) = visit.next_ready(team)? {
                 done += ready.len() as u64 * record_bytes;
-                progress(done, total);
+                if !progress(done, total) {
+                    return Err(ExpertError::Cancelled);
+                }
             }
         }
         Ok(())

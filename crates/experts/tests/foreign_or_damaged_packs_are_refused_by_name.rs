@@ -102,15 +102,15 @@ fn a_pack_of_slightly_other_weights_is_found_by_comparing() {
         let ledger = Ledger::unlimited();
         let config =
             VerifyConfig { layers: &source.layers, files: &source.files, ledger: &ledger, read_ahead: 2 };
-        open(&source, &path).unwrap().verify_against_source(config, team, |_, _| {}).expect("the same");
+        open(&source, &path).unwrap().verify_against_source(config, team, |_, _| true).expect("the same");
         let file = source.layers[1].up.file;
         let mut bytes = std::fs::read(&source.files[file].path).unwrap();
         let at = source.layers[1].up.offsets.offset(2).unwrap() as usize + 9000;
         bytes[at] ^= 1;
         std::fs::write(&source.files[file].path, bytes).unwrap();
         let pack = open(&source, &path).expect("no sample lies there");
-        pack.verify(config, team, |_, _| {}).expect("the pack itself is whole");
-        let message = pack.verify_against_source(config, team, |_, _| {}).expect_err("differs").to_string();
+        pack.verify(config, team, |_, _| true).expect("the pack itself is whole");
+        let message = pack.verify_against_source(config, team, |_, _| true).expect_err("differs").to_string();
         assert!(message.contains("routed layer 1 expert 2 differs"), "{message}");
     });
 }

@@ -76,15 +76,15 @@ impl PackFile {
         Err(ExpertError::Pack { path: self.file.path().to_owned(), fault: PackFault::Geometry { detail } })
     }
 
-    /// Reads every record and checks it. `progress` gets bytes of records done and in total.
+    /// Reads every record and checks it. `progress` gets bytes of records done and in total, and returns whether to go on.
     ///
     /// # Errors
-    /// The first record that is damaged or cannot be read.
+    /// The first record that is damaged or cannot be read; [`ExpertError::Cancelled`] when `progress` says so.
     pub fn verify(
         &self,
         config: VerifyConfig<'_>,
         team: &Team<'_>,
-        progress: impl FnMut(u64, u64),
+        progress: impl FnMut(u64, u64) -> bool,
     ) -> Result<(), ExpertError> {
         let mut pack = config.store(ReaderChoice::Auto, Some(self.clone()))?;
         pack.preload_all(team, progress)
@@ -93,12 +93,12 @@ impl PackFile {
     /// Reads every record and compares it, byte for byte, with what the model files give. `progress` as in `verify`.
     ///
     /// # Errors
-    /// The first record that is damaged, differs or cannot be read.
+    /// The first record that is damaged, differs or cannot be read; [`ExpertError::Cancelled`].
     pub fn verify_against_source(
         &self,
         config: VerifyConfig<'_>,
         team: &Team<'_>,
-        mut progress: impl FnMut(u64, u64),
+        mut progress: impl FnMut(u64, u64) -> bool,
     ) -> Result<(), ExpertError> {
         let mut pack = config.store(ReaderChoice::Auto, Some(self.clone()))?;
         let mut model = config.store(ReaderChoice::Auto, None)?;
@@ -115,7 +115,9 @@ impl PackFile {
                     let packed = visit.next_ready(team)?.expect("one expert was asked for").get(0).1;
                     self.compare(key, packed.bytes(), arranged.bytes())?;
                     done += arranged.bytes().len() as u64;
-                    progress(done, total);
+                    if !progress(done, total) {
+                        return Err(ExpertError::Cancelled);
+                    }
                 }
             }
         }
