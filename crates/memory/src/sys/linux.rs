@@ -8,8 +8,8 @@ use std::path::Path;
 
 use rustix::fs::{Advice, AtFlags, OFlags, StatxFlags};
 
+use super::ProcessMemory;
 use super::direct::{DIRECT_ALIGNMENT_DEFAULT, Support};
-use super::{ProcessMemory, page_size};
 use crate::Bytes;
 
 pub(super) fn open_for_direct(path: &Path) -> io::Result<(File, Support)> {
@@ -39,10 +39,7 @@ pub(super) fn direct_io_alignment(file: &File) -> io::Result<Option<u32>> {
 }
 
 pub(super) fn drop_page_cache(file: &File, range: Range<u64>) -> io::Result<()> {
-    // The kernel rounds the end down to whole pages and would keep the last one of the file: round up here.
-    let page = page_size() as u64;
-    let end = if range.end >= file.metadata()?.len() { range.end.next_multiple_of(page) } else { range.end };
-    let len = std::num::NonZeroU64::new(end - range.start);
+    let len = std::num::NonZeroU64::new(range.end - range.start);
     rustix::fs::fadvise(file, range.start, len, Advice::DontNeed)?;
     Ok(())
 }
