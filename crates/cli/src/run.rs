@@ -134,10 +134,11 @@ pub fn final_line(generation: &Generation, status: &Status) -> String {
         let looked_up = experts.hits + experts.misses;
         let rate = if looked_up == 0 { 0.0 } else { 100.0 * experts.hits as f64 / looked_up as f64 };
         format!(
-            ", experts {} hits ({rate:.0}%) / {} misses / {} read",
+            ", experts {} hits ({rate:.0}%) / {} misses / {} read / {} evicted",
             experts.hits,
             experts.misses,
-            coldpress::Bytes(experts.bytes_read)
+            coldpress::Bytes(experts.bytes_read),
+            experts.evictions
         )
     });
     format!(
