@@ -103,11 +103,11 @@ impl Shared {
         if let Err(panic) = catch_unwind(run) {
             self.claim.0.store(ABANDONED, Ordering::Relaxed);
             let mut first = lock(&self.panic);
-            if first.is_none() {
-                *first = Some(panic);
-            } else {
-                // Dropping it could panic again, here where nobody catches it.
-                std::mem::forget(panic);
+            let later = if first.is_none() { first.replace(panic) } else { Some(panic) };
+            drop(first);
+            // Dropping a payload may itself panic, and here nobody else would catch it.
+            if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(later))) {
+                std::mem::forget(again);
             }
             self.panicked.store(true, Ordering::Relaxed);
         }
