@@ -24,6 +24,7 @@ mod spm;
 mod stop;
 mod stream;
 mod template;
+mod template_source;
 mod tokenizer;
 mod vocabulary;
 

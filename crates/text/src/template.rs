@@ -10,7 +10,6 @@ use std::io;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
-use regex_automata::meta::Regex;
 use serde_json::Map;
 
 use crate::TextError;
@@ -20,14 +19,7 @@ use crate::message::Message;
 use crate::python_json;
 use crate::python_text;
 use crate::render_input::{Marking, RenderInput};
-
-/// Largest template source. The largest known real ones are around 20 KB.
-const SOURCE_LIMIT_BYTES: usize = 1 << 20;
-
-/// Most words and signs inside one tag, and most `elif` in all. The longest in 70 real templates are 58 and 20. The parser and
-/// compiler recurse once per operator of a chain (`1+1+1+…`), which their own limit on nesting does not count.
-const TAG_ELEMENT_LIMIT: usize = 1_000;
-const ELIF_LIMIT: usize = 200;
+use crate::template_source;
 
 /// Steps every render may take, and bytes / 64 it may build; real templates need a few hundred per message.
 const BASE_FUEL: u64 = 500_000;
@@ -78,10 +70,7 @@ impl ChatTemplate {
     /// # Errors
     /// If the source is too large or does not parse.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<ChatTemplate, TextError> {
-        if source.len() > SOURCE_LIMIT_BYTES {
-            return Err(TextError::TemplateTooLarge { bytes: source.len(), limit: SOURCE_LIMIT_BYTES });
-        }
-        check_chains(source)?;
+        let source = template_source::prepare(source)?;
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.expect("the default delimiters are valid"));
@@ -96,12 +85,10 @@ impl ChatTemplate {
         environment.add_test("sequence", is_sequence);
         environment.add_test("iterable", is_iterable);
         environment.add_function("raise_exception", raise_exception);
-        environment
-            .add_template_owned(TEMPLATE_NAME, without_generation_tags(&with_plain_line_breaks(source)))
-            .map_err(|error| TextError::TemplateSyntax {
-                line: error.line().unwrap_or(0),
-                message: describe(&error),
-            })?;
+        environment.add_template_owned(TEMPLATE_NAME, source).map_err(|error| TextError::TemplateSyntax {
+            line: error.line().unwrap_or(0),
+            message: describe(&error),
+        })?;
         Ok(ChatTemplate { environment, bos_token: bos_token.to_owned(), eos_token: eos_token.to_owned() })
     }
 
@@ -186,98 +173,6 @@ impl io::Write for LimitedOutput {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// Refuses tags whose operator chains could exhaust the stack. Counts words and signs outside strings and comments.
-fn check_chains(source: &str) -> Result<(), TextError> {
-    let mut rest = source;
-    let mut elifs = 0;
-    while let Some(start) = rest.find("{") {
-        rest = &rest[start + 1..];
-        let inside_tag = match rest.as_bytes().first() {
-            Some(b'#') => {
-                rest = rest.split_once("#}").map_or("", |(_, after)| after);
-                false
-            }
-            Some(b'{' | b'%') => true,
-            _ => false,
-        };
-        if !inside_tag {
-            continue;
-        }
-        let tag = Tag::read(&rest[1..]);
-        elifs += usize::from(tag.is_elif);
-        let line = source[..source.len() - rest.len()].matches('\n').count() + 1;
-        if tag.elements > TAG_ELEMENT_LIMIT {
-            let message = format!("this tag has more than {TAG_ELEMENT_LIMIT} words and signs");
-            return Err(TextError::TemplateSyntax { line, message });
-        }
-        if elifs > ELIF_LIMIT {
-            let message = format!("the template has more than {ELIF_LIMIT} elif branches");
-            return Err(TextError::TemplateSyntax { line, message });
-        }
-        rest = &rest[1 + tag.length..];
-    }
-    Ok(())
-}
-
-/// The inside of a `{{ }}` or `{% %}`.
-struct Tag {
-    length: usize,
-    elements: usize,
-    is_elif: bool,
-}
-
-impl Tag {
-    /// Reads up to the end of the tag, or of the text. Strings may hold anything.
-    fn read(text: &str) -> Tag {
-        let is_elif = text.trim_start_matches(['-', '+']).trim_start().starts_with("elif");
-        let mut tag = Tag { length: text.len(), elements: 0, is_elif };
-        let mut quote = None;
-        let mut escaped = false;
-        let mut in_word = false;
-        for (at, byte) in text.bytes().enumerate() {
-            if let Some(open) = quote {
-                quote = if byte == open && !escaped { None } else { Some(open) };
-                escaped = byte == b'\\' && !escaped;
-                continue;
-            }
-            if matches!(byte, b'}' | b'%') && text.as_bytes().get(at + 1) == Some(&b'}') {
-                tag.length = at;
-                break;
-            }
-            let word = byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80;
-            tag.elements += usize::from(!byte.is_ascii_whitespace() && !(word && in_word));
-            in_word = word;
-            quote = matches!(byte, b'"' | b'\'').then_some(byte);
-        }
-        tag
-    }
-}
-
-/// Jinja2 turns all line breaks of a template into `\n`.
-fn with_plain_line_breaks(source: &str) -> String {
-    source.replace("\r\n", "\n").replace('\r', "\n")
-}
-
-/// `{% generation %}` marks the assistant's text for training and has no meaning here. A block that always runs takes
-/// its place, so that white-space control and line numbers stay as they are.
-fn without_generation_tags(source: &str) -> String {
-    let tags = Regex::new(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}").expect("a constant pattern");
-    let mut out = String::with_capacity(source.len());
-    let mut start = 0;
-    for tag in tags.captures_iter(source) {
-        let whole = tag.get_match().expect("an iterator gives matches").range();
-        let group = |index: usize| tag.get_group(index).map_or("", |span| &source[span]);
-        let statement = if group(2).is_empty() { "if true" } else { "endif" };
-        out.push_str(&source[start..whole.start]);
-        // Line breaks inside the tag are kept: errors name the line.
-        let breaks = "\n".repeat(source[whole.clone()].matches('\n').count());
-        out.push_str(&format!("{{%{} {statement} {breaks}{}%}}", group(1), group(3)));
-        start = whole.end;
-    }
-    out.push_str(&source[start..]);
-    out
 }
 
 /// The `raise_exception` of a template, told apart from failures by its type.
