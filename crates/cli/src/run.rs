@@ -156,7 +156,7 @@ fn milliseconds(time: std::time::Duration) -> f64 {
 /// The object of `--json`.
 fn report(generation: &Generation, status: &Status) -> serde_json::Value {
     let plan = &status.plan.plan;
-    let experts = status.experts.clone().unwrap_or_default();
+    let experts = status.experts.unwrap_or_default();
     let disk_wait_ms = experts.disk_wait_us as f64 / 1e3;
     let forward_ms = milliseconds(generation.forward_time);
     serde_json::json!({

@@ -55,10 +55,7 @@ pub enum EngineError {
 impl EngineError {
     /// Whether the model file itself is at fault (exit code 4 of the program).
     pub fn is_bad_model(&self) -> bool {
-        match self {
-            Self::BadModelFile(_) | Self::BadModel(_) | Self::Tokenizer(_) => true,
-            _ => false,
-        }
+        matches!(self, Self::BadModelFile(_) | Self::BadModel(_) | Self::Tokenizer(_))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Quantised block formats, packed layouts and SIMD kernels.
 //!
 //! This crate owns all arithmetic on weights and activations: what a block of bytes means ([`blocks`]), how rows are
-//! interleaved for the kernels ([`layout`]), int8 activations ([`activations`]), matrix products ([`matmul`]) and the
+//! interleaved for the kernels ([`layout`]), int8 activations ([`activations`]), matrix products ([`mod@matmul`]) and the
 //! vector operations of a layer ([`vector`], [`attention`]). Plain Rust code defines every result; each instruction set
 //! gives the same bits. It opens no files, reads no environment and keeps no threads: parallel loops run on the
 //! [`coldpress_workers::Team`] that the caller passes in. Start with [`Kernels`] and [`matmul::matmul`].

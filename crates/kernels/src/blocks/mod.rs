@@ -1,6 +1,6 @@
 //! What the bytes of a weight block mean, as plain Rust: the definition every kernel is held to.
 //!
-//! One file per family reads a source block into [`BlockFields`] (integers, no arithmetic) and turns fields into f32.
+//! One file per family reads a source block into `BlockFields` (integers, no arithmetic) and turns fields into f32.
 //! The formulas and field orders are those of ggml (`ggml-quants.c`) and its Python twin `gguf.quants`, with which the
 //! results agree bit for bit. Nothing here is fast; see [`crate::layout`] for the arrangement the kernels read.
 

@@ -13,7 +13,7 @@
 //!   + bit pairs    2 more vectors, pair g % 4 of a byte of vector g / 4 = column group g
 //! ```
 //!
-//! [`packed_block`] is the one description of offsets; packing, unpacking and all kernels follow it. The layout is
+//! `packed_block` is the one description of offsets; packing, unpacking and all kernels follow it. The layout is
 //! little-endian and holds no pointers, so packed files move between machines.
 
 mod pack;
