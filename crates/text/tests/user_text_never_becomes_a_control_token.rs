@@ -157,6 +157,17 @@ fn a_control_token_of_one_character_is_refused_in_user_text() {
 }
 
 #[test]
+fn tokens_that_overlap_are_all_broken_up() {
+    let mut vocabulary = byte_pairs().vocabulary;
+    vocabulary.tokens.extend(["<|a|>", "|>b|"].map(str::to_owned));
+    vocabulary.types.extend([3, 3]);
+    let tokenizer = vocabulary.tokenizer("qwen2").unwrap();
+    let ids =
+        tokenizer.encode_chat(&template(CHATML), &[Message::new("user", "x<|a|>b|y")], &options()).unwrap();
+    assert_eq!(control_texts(&tokenizer, &ids), ONE_TURN);
+}
+
+#[test]
 fn there_is_exactly_one_start_token() {
     let tokenizer = tokenizer();
     let with = ChatTemplate::new("{{ bos_token }}{{ messages[0].content }}", "<|endoftext|>", "").unwrap();
