@@ -40,6 +40,10 @@ macro_rules! instantiate {
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::Isa::Avx2 => unsafe { avx2($($argument),*) },
+                #[cfg(target_arch = "aarch64")]
+                $crate::Isa::Neon => {
+                    $body$(::<_, $($narrow),*>)?($crate::vector::simd_neon::Neon, $($argument),*)
+                }
                 _ => $body$(::<_, $($narrow),*>)?($crate::vector::simd::Portable, $($argument),*),
             }
         }

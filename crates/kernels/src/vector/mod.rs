@@ -12,6 +12,8 @@ mod half_rows;
 mod reduce;
 mod rope;
 pub(crate) mod simd;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod simd_neon;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod simd_x86;
 pub(crate) mod spans;

@@ -1,10 +1,9 @@
 //! Sixteen float lanes: the alphabet in which every vector operation of this crate is written.
 //!
-//! An operation is one generic function over [`Simd`]; `dispatch.rs` compiles it once per instruction set.
-//! All methods are exactly rounded IEEE operations or moves of data and all reductions have one fixed tree,
-//! so every instruction set gives the same bits (the payload of a NaN excepted). [`Portable`] is the
-//! definition; the x86 versions are in `simd_x86.rs`. AArch64 runs the portable code: its baseline has
-//! four-lane fused multiply-add.
+//! An operation is one generic function over [`Simd`]; `dispatch.rs` compiles it once per instruction set. All
+//! methods are exactly rounded IEEE operations or moves of data and all reductions have one fixed tree, so
+//! every instruction set gives the same bits (the payload of a NaN excepted). [`Portable`] is the definition;
+//! the others are in `simd_x86.rs` and `simd_neon.rs`.
 
 use half::f16;
 
@@ -101,9 +100,6 @@ impl Simd for Portable {
     #[inline(always)]
     fn load_half(self, from: &[f16; LANES]) -> Self::Lanes {
         let mut result = [0.0; LANES];
-        #[cfg(target_arch = "aarch64")]
-        half::slice::HalfFloatSliceExt::convert_to_f32_slice(from.as_slice(), &mut result);
-        #[cfg(not(target_arch = "aarch64"))]
         for (to, from) in result.iter_mut().zip(from) {
             *to = from.to_f32_const();
         }
@@ -112,9 +108,6 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn store_half(self, lanes: Self::Lanes, to: &mut [f16; LANES]) {
-        #[cfg(target_arch = "aarch64")]
-        half::slice::HalfFloatSliceExt::convert_from_f32_slice(to.as_mut_slice(), &lanes);
-        #[cfg(not(target_arch = "aarch64"))]
         for (to, from) in to.iter_mut().zip(lanes) {
             *to = f16::from_f32_const(from);
         }
