@@ -35,7 +35,7 @@ pub(crate) struct BytePairEncoder {
 impl BytePairEncoder {
     /// `index` finds the tokens of `source` by their text as written in the file.
     pub(crate) fn new(
-        source: &TokenizerSource<'_>,
+        source: &mut TokenizerSource<'_>,
         vocabulary: &Vocabulary,
         index: &TokenIndex,
     ) -> Result<BytePairEncoder, TextError> {
@@ -44,6 +44,8 @@ impl BytePairEncoder {
             return Err(TextError::MissingKey { key: "tokenizer.ggml.merges", model: "gpt2" });
         }
         let merges = read_merges(source, index)?;
+        // The list is longer than the vocabulary and no longer needed.
+        source.merges = Vec::new();
         let table = ByteLevelTable::new();
         let mut byte_ids = Box::new([NO_TOKEN; 256]);
         let mut scratch = Vec::new();

@@ -13,7 +13,7 @@ const STAGE_PROGRAM_BYTES: usize = 768 << 10;
 const BYTES_PER_SPECIAL_BYTE: usize = 256;
 
 /// Small tables, and what the allocator keeps back.
-const BASE_BYTES: usize = 1 << 20;
+const BASE_BYTES: usize = 2 << 20;
 
 impl TokenizerSource<'_> {
     /// Upper bound for the memory that [`crate::Tokenizer::from_gguf`] adds to a process, in bytes: the tokenizer, what is

@@ -59,7 +59,7 @@ impl Tokenizer {
             let encoder = ScoreMergeEncoder::new(&mut source, &vocabulary)?;
             Encoder::ScoreMerges { encoder, add_space_prefix: source.add_space_prefix.unwrap_or(true) }
         } else {
-            Encoder::BytePairs(BytePairEncoder::new(&source, &vocabulary, &index)?)
+            Encoder::BytePairs(BytePairEncoder::new(&mut source, &vocabulary, &index)?)
         };
         let add_bos = source.add_bos.unwrap_or(match &encoder {
             Encoder::BytePairs(encoder) => encoder.adds_bos_by_default() && source.bos_id.is_some(),

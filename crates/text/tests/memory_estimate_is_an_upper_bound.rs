@@ -1,16 +1,22 @@
 //! The plan reserves the tokenizer's memory before it is built. If the estimate were too small, the budget would break
 //! at load; if it were far too large, small budgets would be refused for nothing. Measured on vocabularies of the size
-//! of Gemma's (262,144 tokens) by the growth of the resident set.
+//! of Gemma's (262,144 tokens) by the growth of the peak resident set.
 
 use coldpress_text::{ParseSpecial, Tokenizer, TokenizerSource};
 
 const TOKENS: usize = 262_144;
 
-/// Resident set of this process in bytes. Linux only; elsewhere the tables are compared instead.
-fn resident_bytes() -> Option<u64> {
-    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:"))?;
+/// A line of /proc/self/status in bytes. Linux only; elsewhere the sizes of the tables are compared alone.
+fn status_bytes(key: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     line.trim().trim_end_matches("kB").trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Resident set now, after the peak was set back to it.
+fn resident_bytes_after_peak_reset() -> Option<u64> {
+    std::fs::write("/proc/self/clear_refs", "5").ok()?;
+    status_bytes("VmRSS:")
 }
 
 /// Printable ASCII stands for itself in the byte alphabet and in SentencePiece.
@@ -47,17 +53,17 @@ fn merges(texts: &[String]) -> Vec<String> {
 }
 
 fn check<'a>(source: impl FnOnce() -> TokenizerSource<'a>, sample: &str) {
-    let before = resident_bytes();
+    let before = resident_bytes_after_peak_reset();
     let source = source();
     let estimate = source.estimated_bytes();
     let tokenizer = Tokenizer::from_gguf(source).expect("a valid vocabulary");
     let ids = tokenizer.encode(sample, ParseSpecial::Yes);
-    let after = resident_bytes();
+    let peak = status_bytes("VmHWM:");
     assert!(!ids.is_empty());
     let tables = tokenizer.resident_bytes() as u64;
     assert!(tables <= estimate, "tables {tables}, estimate {estimate}");
-    if let (Some(before), Some(after)) = (before, after) {
-        let grown = after.saturating_sub(before);
+    if let (Some(before), Some(peak)) = (before, peak) {
+        let grown = peak.saturating_sub(before);
         println!("estimate {estimate}, grown {grown}, tables {tables}");
         assert!(grown <= estimate, "grown {grown}, estimate {estimate}");
     }
