@@ -28,10 +28,23 @@ pub enum Command {
     Plan(PlanArguments),
     /// Write the model's pack: its experts, ready for the kernels, one read each.
     Pack(PackArguments),
-    /// Show what is inside a model file or a pack.
+    /// Show what is inside a model file.
     Inspect(InspectArguments),
     /// Write teacher-forced logits of given token ids as a .npy file [tokens, vocabulary].
     Logits(LogitsArguments),
+}
+
+impl Command {
+    /// Whether the result goes to standard output as one JSON object.
+    pub fn json(&self) -> bool {
+        match self {
+            Self::Run(arguments) => arguments.json,
+            Self::Plan(arguments) => arguments.json,
+            Self::Pack(arguments) => arguments.json,
+            Self::Inspect(arguments) => arguments.json,
+            Self::Chat(_) | Self::Logits(_) => false,
+        }
+    }
 }
 
 /// Options that decide how a model is loaded.
@@ -154,6 +167,9 @@ pub struct PackArguments {
     /// Where to write the pack [default: the cache folder, named by the model's fingerprint]
     #[arg(long, value_name = "PATH")]
     pub out: Option<PathBuf>,
+    /// Bound on the memory of the process while packing [default: as for run]
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<SizeSpec>,
     /// Check an existing pack, record by record, against the model file
     #[arg(long)]
     pub verify: bool,
@@ -165,7 +181,7 @@ pub struct PackArguments {
 /// Arguments of `inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArguments {
-    /// A model file or a pack.
+    /// Model file: a .gguf, any part of a split set, or a folder that holds one set.
     pub file: PathBuf,
     /// Print one JSON object
     #[arg(long)]

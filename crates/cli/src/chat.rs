@@ -1,9 +1,9 @@
 //! `coldpress chat`: a conversation in the terminal.
 //!
 //! Every turn sends the whole history; the session reuses the part that is in its KV cache already. Ctrl-C stops an
-//! answer and keeps the conversation; at the prompt it ends the program.
+//! answer and keeps the conversation; at the prompt it ends the program. When the context is full, the oldest turns go.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal, Read, Write};
 
 use anyhow::{Context, Result};
 use coldpress::{EngineError, FinishReason, GenerateOptions, Message, Runtime};
@@ -31,61 +31,109 @@ pub fn chat(arguments: &ChatArguments, environment: &Environment) -> Result<Ende
         max_tokens: arguments.sampling.max_tokens,
         sampling: load::sampling(&arguments.sampling, TEMPERATURE_DEFAULT),
         ignore_eos: arguments.sampling.ignore_eos,
+        continuation: false,
     };
     let mut session = runtime.session()?;
-    let mut messages: Vec<Message> =
-        arguments.system.iter().map(|text| Message::new("system", text)).collect();
-    while let Some(line) = ask()? {
-        messages.push(Message::new("user", &line));
-        let answer = answer(&mut runtime, &mut session, &messages, &options);
-        match answer {
-            Ok(text) => messages.push(Message::new("assistant", &text)),
+    let system: Vec<Message> = arguments.system.iter().map(|text| Message::new("system", text)).collect();
+    let mut turns: Vec<Message> = Vec::new();
+    while let Some(line) = ask(runtime.prompt_bytes_max())? {
+        turns.push(Message::new("user", &line));
+        match answer(&mut runtime, &mut session, &system, &mut turns, &options)? {
+            Some(text) => turns.push(Message::new("assistant", &text)),
             // The question is taken back, so that a shorter one can be asked.
-            Err(error) if matches!(error.downcast_ref(), Some(EngineError::PromptTooLong { .. })) => {
-                messages.pop();
-                output::line(&format!("{error:#}"));
-            }
-            Err(error) => return Err(error),
+            None => drop(turns.pop()),
         }
     }
     Ok(Ended::Done)
 }
 
+/// The answer to the last turn; `None` if even that turn alone does not fit the context. Where the conversation does not
+/// fit, its oldest turns are dropped, and the user is told.
 fn answer(
     runtime: &mut Runtime,
     session: &mut coldpress::Session,
-    messages: &[Message],
+    system: &[Message],
+    turns: &mut Vec<Message>,
     options: &GenerateOptions,
-) -> Result<String> {
-    let ids = runtime.encode_chat(messages)?;
+) -> Result<Option<String>> {
+    let mut dropped = 0;
+    let ids = loop {
+        let encoded = runtime.encode_chat(&[system, turns].concat());
+        let too_long = match encoded {
+            Ok(ids) if ids.len() < session.context() => break ids,
+            Ok(ids) => EngineError::PromptTooLong { prompt: ids.len(), context: session.context() },
+            Err(error @ EngineError::TextTooLong { .. }) => error,
+            Err(error) => return Err(error.into()),
+        };
+        if turns.len() < 3 {
+            output::line(&too_long.to_string());
+            return Ok(None);
+        }
+        // A question and its answer.
+        turns.drain(..2);
+        dropped += 1;
+    };
+    if dropped > 0 {
+        output::line(&format!(
+            "note: the {dropped} oldest turns no longer fit the context and are forgotten"
+        ));
+    }
     let mut screen = Screen::new(true);
     let generation = runtime.generate(session, &ids, options, &mut screen)?;
     screen.end()?;
-    if generation.finish_reason == FinishReason::Cancelled {
-        interrupt::clear();
+    match generation.finish_reason {
+        FinishReason::Stop => {}
+        FinishReason::Length if generation.tokens.len() == options.max_tokens => {
+            output::line("note: the answer was cut at --max-tokens");
+        }
+        FinishReason::Length => output::line("note: the answer was cut at the end of the context"),
+        FinishReason::Cancelled => interrupt::clear(),
     }
     output::line(&final_line(&generation, &runtime.status()));
-    Ok(generation.text)
+    Ok(Some(generation.text))
 }
 
-/// The next question; `None` at the end of input or for an empty line on a terminal.
-fn ask() -> Result<Option<String>> {
+/// The next question; `None` at the end of input or for an empty line on a terminal. A line is read up to a little more
+/// than the context could hold; what is not UTF-8 in it is replaced.
+fn ask(bytes_max: usize) -> Result<Option<String>> {
     let terminal = std::io::stdin().is_terminal();
     loop {
         if terminal {
             write!(std::io::stderr(), "\n> ").context("cannot write the prompt")?;
         }
-        let mut line = String::new();
-        let read = std::io::stdin().lock().read_line(&mut line).context("cannot read standard input")?;
-        if read == 0 || interrupt::asked() {
+        let mut bytes = Vec::new();
+        let mut input = std::io::stdin().lock();
+        let mut limited = (&mut input).take(bytes_max as u64 + 1);
+        interrupt::waiting(|| limited.read_until(b'\n', &mut bytes)).context("cannot read standard input")?;
+        if bytes.is_empty() {
+            if terminal {
+                output::line("");
+            }
             return Ok(None);
         }
+        if bytes.len() > bytes_max {
+            skip_line(&mut input)?;
+        }
+        let line = String::from_utf8_lossy(&bytes);
         let line = line.trim_end_matches(['\n', '\r']);
         if !line.trim().is_empty() {
             return Ok(Some(line.to_owned()));
         }
         if terminal {
             return Ok(None);
+        }
+    }
+}
+
+/// Reads to the end of the line without keeping it.
+fn skip_line(input: &mut impl BufRead) -> Result<()> {
+    loop {
+        let available = interrupt::waiting(|| input.fill_buf().map(<[u8]>::to_vec))
+            .context("cannot read standard input")?;
+        let end = available.iter().position(|&byte| byte == b'\n');
+        input.consume(end.map_or(available.len(), |end| end + 1));
+        if end.is_some() || available.is_empty() {
+            return Ok(());
         }
     }
 }

@@ -46,14 +46,20 @@ pub enum Ended {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let json = arguments.command.json();
     match dispatch(arguments) {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Interrupted) => ExitCode::from(exit::INTERRUPTED),
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if is_cancelled(&error) => ExitCode::from(exit::INTERRUPTED),
         Err(error) => {
+            let code = exit_code(&error);
+            if json {
+                // Whoever reads the object learns of a failure the same way; if nobody does, the exit code is left.
+                let _ = output::json(&failure(&error, code));
+            }
             output::line(&format!("coldpress: {}", output::explain(&error)));
-            ExitCode::from(exit_code(&error))
+            ExitCode::from(code)
         }
     }
 }
@@ -83,6 +89,15 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// The object of `--json` for a command that failed.
+fn failure(error: &anyhow::Error, code: u8) -> serde_json::Value {
+    let refusal = match error.downcast_ref() {
+        Some(EngineError::DoesNotFit(refusal)) => serde_json::to_value(refusal).ok(),
+        _ => None,
+    };
+    serde_json::json!({ "error": { "message": output::explain(error), "exit_code": code, "does_not_fit": refusal } })
+}
+
 fn is_cancelled(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(EngineError::Cancelled))
 }
@@ -93,7 +108,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     }
     match error.downcast_ref::<EngineError>() {
         Some(EngineError::DoesNotFit(_)) => exit::DOES_NOT_FIT,
-        Some(EngineError::BadOption(_)) => exit::BAD_USAGE,
+        Some(EngineError::BadOption(_) | EngineError::BadOutput { .. }) => exit::BAD_USAGE,
         Some(error) if error.is_bad_model() => exit::BAD_MODEL,
         _ => exit::FAILED,
     }

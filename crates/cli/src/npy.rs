@@ -4,10 +4,10 @@
 //! when it is complete.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 /// An array that is being written.
 pub struct NpyWriter {
@@ -18,12 +18,21 @@ pub struct NpyWriter {
     rows_left: usize,
 }
 
+fn is_npy(path: &Path) -> bool {
+    let mut magic = [0; 6];
+    File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && &magic == b"\x93NUMPY"
+}
+
 impl NpyWriter {
     /// Starts an array of `rows` x `columns`.
     ///
     /// # Errors
     /// The file cannot be created.
     pub fn create(path: &Path, rows: usize, columns: usize) -> Result<Self> {
+        let regular = path.metadata().map_or(true, |found| found.is_file() && is_npy(path));
+        if !regular {
+            bail!("{} exists and is not a .npy file: it is not overwritten", path.display());
+        }
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(".partial");
         let temporary = PathBuf::from(temporary);

@@ -18,9 +18,9 @@ pub fn pack(arguments: &PackArguments, environment: &Environment) -> Result<Ende
     let place = place(arguments, environment)?;
     let mut bars = Bars::default();
     let report = if arguments.verify {
-        coldpress::verify_pack(&arguments.model, &place, &mut bars)?
+        coldpress::verify_pack(&arguments.model, &place, arguments.budget, &mut bars)?
     } else {
-        coldpress::pack_model(&arguments.model, &place, &mut bars)?
+        coldpress::pack_model(&arguments.model, &place, arguments.budget, &mut bars)?
     };
     if arguments.json {
         output::json(&report)?;

@@ -54,6 +54,9 @@ fn describe(report: &PlanReport) -> String {
         text.push('\n');
     }
     text.push_str(&format!("\nresidency {}: {}\n", report.residency.name(), report.reason));
+    if let Some(pack) = &report.pack {
+        text.push_str(&format!("experts from the pack {}\n", pack.display()));
+    }
     for note in &plan.notes {
         text.push_str(&format!("note: {note}\n"));
     }

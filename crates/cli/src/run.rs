@@ -15,15 +15,19 @@ use crate::{Ended, Usage, interrupt, load, output};
 /// # Errors
 /// Loading or generating failed, or standard output did.
 pub fn run(arguments: &RunArguments, environment: &Environment) -> Result<Ended> {
-    let prompt = prompt(arguments)?;
+    if arguments.prompt.is_none() && std::io::stdin().is_terminal() {
+        return Err(Usage(anyhow::anyhow!("no prompt: give one with -p, or pipe it in")).into());
+    }
     let configuration = load::configuration(&arguments.load, environment);
     let mut runtime = load::load(&arguments.load, &configuration)?;
+    let prompt = prompt(arguments, runtime.prompt_bytes_max())?;
     let ids = encode(&runtime, arguments, &prompt)?;
     let mut session = runtime.session()?;
     let options = GenerateOptions {
         max_tokens: arguments.sampling.max_tokens,
         sampling: load::sampling(&arguments.sampling, 0.0),
         ignore_eos: arguments.sampling.ignore_eos,
+        continuation: arguments.raw,
     };
     let mut screen = Screen::new(!arguments.json);
     let generation = runtime.generate(&mut session, &ids, &options, &mut screen)?;
@@ -45,15 +49,19 @@ pub fn ended(generation: &Generation) -> Ended {
     }
 }
 
-fn prompt(arguments: &RunArguments) -> Result<String> {
+/// The prompt; of standard input only a little more than could fit the context is read.
+fn prompt(arguments: &RunArguments, bytes_max: usize) -> Result<String> {
     if let Some(prompt) = &arguments.prompt {
         return Ok(prompt.clone());
     }
-    if std::io::stdin().is_terminal() {
-        return Err(Usage(anyhow::anyhow!("no prompt: give one with -p, or pipe it in")).into());
-    }
     let mut bytes = Vec::new();
-    std::io::stdin().read_to_end(&mut bytes).context("cannot read the prompt from standard input")?;
+    let mut input = std::io::stdin().lock().take(bytes_max as u64 + 1);
+    interrupt::waiting(|| input.read_to_end(&mut bytes))
+        .context("cannot read the prompt from standard input")?;
+    // What was cut off may end inside a character; the length alone is refused later.
+    if bytes.len() > bytes_max {
+        return Ok(String::from_utf8_lossy(&bytes).into_owned());
+    }
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
         Err(error) => {
@@ -130,7 +138,7 @@ pub fn final_line(generation: &Generation, status: &Status) -> String {
         coldpress::Bytes::MAX => "unlimited budget".to_owned(),
         budget => format!("budget {budget}"),
     };
-    let experts = status.experts.as_ref().map_or_else(String::new, |experts| {
+    let experts = generation.experts.as_ref().map_or_else(String::new, |experts| {
         let looked_up = experts.hits + experts.misses;
         let rate = if looked_up == 0 { 0.0 } else { 100.0 * experts.hits as f64 / looked_up as f64 };
         format!(
@@ -156,7 +164,7 @@ fn milliseconds(time: std::time::Duration) -> f64 {
 /// The object of `--json`.
 fn report(generation: &Generation, status: &Status) -> serde_json::Value {
     let plan = &status.plan.plan;
-    let experts = status.experts.unwrap_or_default();
+    let experts = generation.experts.unwrap_or_default();
     let disk_wait_ms = experts.disk_wait_us as f64 / 1e3;
     let forward_ms = milliseconds(generation.forward_time);
     serde_json::json!({
@@ -171,6 +179,7 @@ fn report(generation: &Generation, status: &Status) -> serde_json::Value {
         "residency": status.plan.residency,
         "policy": status.policy,
         "reader": status.reader,
+        "pack": status.plan.pack,
         "threads": status.plan.threads,
         "isa": status.plan.isa,
         "budget_bytes": plan.budget,

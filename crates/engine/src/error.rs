@@ -35,6 +35,32 @@ pub enum EngineError {
         /// Positions of the KV cache.
         context: usize,
     },
+    /// The text is longer than any prompt that fits the context.
+    #[error(
+        "the prompt has {bytes} bytes or more; {context} tokens of context hold at most {bytes_max}: shorten it or load with a larger context"
+    )]
+    TextTooLong {
+        /// Bytes seen.
+        bytes: usize,
+        /// Bytes that could fit.
+        bytes_max: usize,
+        /// Positions of the KV cache.
+        context: usize,
+    },
+    /// A model file is not what it was when it was opened.
+    #[error("{} was changed while in use: load it again", path.display())]
+    FileChanged {
+        /// The file.
+        path: std::path::PathBuf,
+    },
+    /// An output would overwrite something that is not an output of this kind.
+    #[error("{}: {reason}", path.display())]
+    BadOutput {
+        /// Where the output was to go.
+        path: std::path::PathBuf,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// An option has a value outside its range or does not go with another one.
     #[error("{0}")]
     BadOption(String),

@@ -5,7 +5,9 @@
 
 use std::time::{Duration, Instant};
 
+use coldpress_experts::{ExpertStatistics, ExpertStore};
 use coldpress_model::{ForwardEngine, ForwardObserver, KvCache, LogitsWanted, Segment};
+use coldpress_text::DecodeOptions;
 
 use crate::error::EngineError;
 use crate::runtime::Runtime;
@@ -20,11 +22,13 @@ pub struct GenerateOptions {
     pub sampling: Sampling,
     /// Go on after a stop token.
     pub ignore_eos: bool,
+    /// The answer continues the text of the prompt: a space at its beginning is part of it.
+    pub continuation: bool,
 }
 
 impl Default for GenerateOptions {
     fn default() -> Self {
-        Self { max_tokens: 256, sampling: Sampling::default(), ignore_eos: false }
+        Self { max_tokens: 256, sampling: Sampling::default(), ignore_eos: false, continuation: false }
     }
 }
 
@@ -63,6 +67,8 @@ pub struct Generation {
     pub forward_time: Duration,
     /// Time of the whole call.
     pub total_time: Duration,
+    /// Expert hits, misses and reads of this call; absent for dense models.
+    pub experts: Option<ExpertStatistics>,
 }
 
 impl Generation {
@@ -194,6 +200,7 @@ impl Runtime {
         if prompt.len() > session.context() {
             return Err(EngineError::PromptTooLong { prompt: prompt.len(), context: session.context() });
         }
+        self.check_files()?;
         let common = session.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // The last prompt token is computed in any case: its logits choose the first token of the answer.
         let cached = common.min(prompt.len() - 1);
@@ -211,7 +218,9 @@ impl Runtime {
             decode_time: Duration::ZERO,
             forward_time: Duration::ZERO,
             total_time: Duration::ZERO,
+            experts: None,
         };
+        let before = self.experts.as_ref().map(ExpertStore::statistics);
         let first = self.prefill(session, prompt, observer)?;
         answer.prefill_time = started.elapsed();
         answer.time_to_first_token = answer.prefill_time;
@@ -220,6 +229,8 @@ impl Runtime {
             Some(first) => self.decode(session, first, options, observer, &mut answer)?,
             None => answer.finish_reason = FinishReason::Cancelled,
         }
+        let after = self.experts.as_ref().map(ExpertStore::statistics);
+        answer.experts = after.zip(before).map(|(after, before)| after.since(&before));
         answer.total_time = started.elapsed();
         Ok(answer)
     }
@@ -282,7 +293,8 @@ impl Runtime {
         answer: &mut Generation,
     ) -> Result<(), EngineError> {
         let tokenizer = std::sync::Arc::clone(&self.tokenizer);
-        let mut characters = tokenizer.stream_decoder();
+        let decoding = DecodeOptions { continuation: options.continuation, ..DecodeOptions::default() };
+        let mut characters = tokenizer.stream_decoder_with(decoding);
         let started = Instant::now();
         let mut token = first;
         answer.finish_reason = loop {

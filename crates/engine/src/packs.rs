@@ -3,19 +3,22 @@
 //! A pack lies in a folder under its model's fingerprint, so models never get each other's experts. A pack that cannot be
 //! used is reported and left alone; reading experts from the model file gives the same bytes.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use coldpress_experts::pack::{PackConfig, VerifyConfig, write_pack};
-use coldpress_experts::{ExpertError, Fingerprint, Geometry, PackFile, READ_AHEAD_DEFAULT, ReaderChoice};
+use coldpress_experts::pack::{PACK_MAGIC, PackConfig, VerifyConfig, WRITE_WINDOW_BYTES, write_pack};
+use coldpress_experts::{
+    ExpertError, Fingerprint, Geometry, PackFile, READ_AHEAD_DEFAULT, ReaderChoice, read_ring_bytes,
+};
 use coldpress_formats::ModelFile;
-use coldpress_memory::{Bytes, Ledger, MachineFacts};
+use coldpress_memory::{Bytes, DoesNotFit, Ledger, MachineFacts, SizeSpec};
 use coldpress_model::{ModelSpec, describe};
 use coldpress_workers::Workers;
 
 use crate::configuration::PackUse;
 use crate::error::EngineError;
-use crate::plan::Prepared;
+use crate::plan::{PROGRAM_BYTES, Prepared};
 use crate::runtime::{LoadObserver, LoadStage};
 
 /// Ending of pack file names.
@@ -95,7 +98,9 @@ pub(crate) fn build(
     let geometry = Geometry::new(&spec.experts)?;
     let fingerprint = Fingerprint::of(prepared.file.files(), &spec.experts)?;
     let path = place(folder, &fingerprint);
-    let job = Job { file: &prepared.file, spec, ledger, workers };
+    // The slots of the store do not exist yet, so there is room for those of the packer.
+    let read_ahead = crate::plan::read_ahead(prepared.report.plan.slot_count.saturating_sub(1));
+    let job = Job { file: &prepared.file, spec, ledger, workers, read_ahead };
     job.write(&path, observer)?;
     Ok(Some(PackFile::open(&path, &geometry, &fingerprint)?))
 }
@@ -104,17 +109,18 @@ pub(crate) fn build(
 /// which the pack gets its fingerprint's name.
 ///
 /// # Errors
-/// The model has no routed experts, the disk has no room, another process writes the same pack, or reading or writing
+/// The model has no routed experts, the budget cannot work, `out` is something else than a pack, the disk has no room, another process writes the same pack, or reading or writing
 /// failed. What was written stays and the next call goes on from there.
 pub fn pack_model(
     model: &Path,
     out: &Path,
+    budget: Option<SizeSpec>,
     observer: &mut dyn LoadObserver,
 ) -> Result<PackReport, EngineError> {
     let (file, spec) = open(model)?;
-    let (ledger, workers) = resources()?;
     let path = pack_path(out, &file, &spec)?;
-    Job { file: &file, spec: &spec, ledger: &ledger, workers: &workers }.write(&path, observer)
+    let Resources { ledger, workers, read_ahead } = Resources::new(&spec, budget, 1)?;
+    Job { file: &file, spec: &spec, ledger: &ledger, workers: &workers, read_ahead }.write(&path, observer)
 }
 
 /// Compares every record of the model's pack with the model file, byte for byte.
@@ -124,20 +130,16 @@ pub fn pack_model(
 pub fn verify_pack(
     model: &Path,
     out: &Path,
+    budget: Option<SizeSpec>,
     observer: &mut dyn LoadObserver,
 ) -> Result<PackReport, EngineError> {
     let (file, spec) = open(model)?;
-    let (ledger, workers) = resources()?;
+    let Resources { ledger, workers, read_ahead } = Resources::new(&spec, budget, 2)?;
     let geometry = Geometry::new(&spec.experts)?;
     let path = pack_path(out, &file, &spec)?;
     let fingerprint = Fingerprint::of(file.files(), &spec.experts)?;
     let pack = PackFile::open(&path, &geometry, &fingerprint)?;
-    let config = VerifyConfig {
-        layers: &spec.experts,
-        files: file.files(),
-        ledger: &ledger,
-        read_ahead: READ_AHEAD_DEFAULT,
-    };
+    let config = VerifyConfig { layers: &spec.experts, files: file.files(), ledger: &ledger, read_ahead };
     workers.enter(|team| {
         pack.verify_against_source(config, team, |done, total| {
             observer.progress(LoadStage::Verify, done, total);
@@ -162,16 +164,62 @@ fn open(model: &Path) -> Result<(ModelFile, ModelSpec), EngineError> {
     Ok((file, spec))
 }
 
-fn resources() -> Result<(Ledger, Workers), EngineError> {
-    let facts = MachineFacts::detect()?;
-    Ok((Ledger::new(facts.default_budget()), Workers::new(facts.cpu_count.max(1))))
+/// Memory and threads for packing and checking.
+struct Resources {
+    ledger: Ledger,
+    workers: Workers,
+    /// Experts in flight at the same time: as many as the budget allows.
+    read_ahead: usize,
 }
 
-fn pack_path(out: &Path, file: &ModelFile, spec: &ModelSpec) -> Result<PathBuf, EngineError> {
-    if out.extension().is_some_and(|extension| extension == EXTENSION) || out.is_file() {
-        return Ok(out.to_owned());
+impl Resources {
+    /// For work on `spec` with `stores` stores at the same time.
+    fn new(spec: &ModelSpec, budget: Option<SizeSpec>, stores: u64) -> Result<Self, EngineError> {
+        let facts = MachineFacts::detect()?;
+        let budget = facts.budget(budget);
+        let record = Geometry::new(&spec.experts)?.record_bytes_max() as u64;
+        let page = facts.page_size as u64;
+        // A slot more than reads in flight, and the ring for model files; the program and the window of unsynced writes.
+        let slots = |ahead: u64| stores * ((ahead + 1) * record).next_multiple_of(page);
+        let ring = |ahead: u64| read_ring_bytes(&spec.experts, ahead as usize).next_multiple_of(page);
+        let fixed = PROGRAM_BYTES + WRITE_WINDOW_BYTES;
+        let fits = |ahead: &u64| fixed + slots(*ahead) + ring(*ahead) <= budget.0;
+        let Some(read_ahead) = (1..=READ_AHEAD_DEFAULT as u64).rev().find(fits) else {
+            let parts = vec![
+                ("program and writes in flight".to_owned(), Bytes(fixed)),
+                ("expert slots".to_owned(), Bytes(slots(1))),
+                ("read ring".to_owned(), Bytes(ring(1))),
+            ];
+            let smallest_budget = Bytes(fixed + slots(1) + ring(1));
+            return Err(DoesNotFit { budget, parts, smallest_budget, suggestions: Vec::new() }.into());
+        };
+        let ledger = Ledger::new(Bytes(budget.0.saturating_sub(fixed)));
+        Ok(Self { ledger, workers: Workers::new(facts.cpu_count.max(1)), read_ahead: read_ahead as usize })
     }
-    Ok(place(out, &Fingerprint::of(file.files(), &spec.experts)?))
+}
+
+/// Where the pack goes, which must be nothing, a folder, or a pack: anything else would be lost.
+fn pack_path(out: &Path, file: &ModelFile, spec: &ModelSpec) -> Result<PathBuf, EngineError> {
+    let named = out.extension().is_some_and(|extension| extension == EXTENSION) && !out.is_dir();
+    let path = if named || (out.exists() && !out.is_dir()) {
+        out.to_owned()
+    } else {
+        place(out, &Fingerprint::of(file.files(), &spec.experts)?)
+    };
+    match path.metadata() {
+        Err(_) => Ok(path),
+        Ok(found) if found.is_file() && is_pack(&path) => Ok(path),
+        Ok(_) => {
+            let reason = "exists and is not a pack: it is not overwritten; choose another place".to_owned();
+            Err(EngineError::BadOutput { path, reason })
+        }
+    }
+}
+
+fn is_pack(path: &Path) -> bool {
+    let mut magic = [0; PACK_MAGIC.len()];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && magic == *PACK_MAGIC
 }
 
 /// A model whose pack is to be written, and what to write it with.
@@ -180,6 +228,7 @@ struct Job<'a> {
     spec: &'a ModelSpec,
     ledger: &'a Ledger,
     workers: &'a Workers,
+    read_ahead: usize,
 }
 
 impl Job<'_> {
@@ -191,7 +240,7 @@ impl Job<'_> {
             destination: path,
             ledger: self.ledger,
             reader: ReaderChoice::Auto,
-            read_ahead: READ_AHEAD_DEFAULT,
+            read_ahead: self.read_ahead,
         };
         let written = self.workers.enter(|team| {
             write_pack(config, team, &cancel, |done, total| {

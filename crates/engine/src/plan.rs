@@ -33,7 +33,7 @@ pub(crate) const LOGIT_ROWS: usize = 4;
 const DENSE_PIECE_BYTES: usize = 2 << 20;
 /// Program text and data, allocator, small structures: everything that no formula below names. Guard:
 /// `peak_stays_within_the_plan.rs`.
-const PROGRAM_BYTES: u64 = 12 << 20;
+pub(crate) const PROGRAM_BYTES: u64 = 12 << 20;
 
 /// What a model is, in a few figures.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -230,14 +230,22 @@ impl Shares<'_> {
         } else {
             read_ring_bytes(&spec.experts, read_ahead(records.iter().map(|class| class.count).sum()))
         };
+        // What other flags would save on the smallest plan, which is the one a refusal shows.
+        let smallest_context = configuration.context.unwrap_or(context.min(CONTEXT_MINIMUM));
         let mut savings = Vec::new();
+        let mut saving = |flag: &str, bytes: u64| {
+            savings.push(Suggestion { flag: flag.to_owned(), saves: Bytes(bytes) });
+        };
         if configuration.kv_type == KvType::F32 {
-            let saves = kv_per_token(KvType::F32).saturating_sub(kv_per_token(KvType::F16));
-            savings.push(Suggestion {
-                flag: "--kv f16".to_owned(),
-                saves: saves.saturating_mul(u64::from(context)),
-            });
+            let per_token = kv_per_token(KvType::F32).saturating_sub(kv_per_token(KvType::F16));
+            saving("--kv f16", per_token.saturating_mul(u64::from(smallest_context)).0);
         }
+        if self.threads > 1 {
+            let single = scratch_cost(spec, LOGIT_ROWS, 1);
+            let stacks = ((self.threads - 1) * WORKER_STACK_BYTES) as u64;
+            saving("--threads 1", stacks + scratch.fixed.saturating_sub(single.fixed));
+        }
+        saving("running `coldpress pack` first", experts_ring.saturating_sub(dense_ring as u64));
         Ok(PlanInput {
             budget: self.facts.budget(configuration.budget),
             usable: self.facts.usable,

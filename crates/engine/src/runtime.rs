@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use coldpress_experts::{
     ExpertStatistics, ExpertStore, Residency as StoreResidency, StoreConfig, TensorRange, TensorStream,
 };
+use coldpress_formats::SourceFile;
 use coldpress_kernels::Kernels;
 use coldpress_memory::{Bytes, Ledger, LedgerSnapshot, MemoryWatch, Purpose, Reservation};
 use coldpress_model::{
@@ -111,6 +112,7 @@ pub struct Runtime {
     pub(crate) sampler: Sampler,
     pub(crate) tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
+    files: Vec<SourceFile>,
     memory: MemoryWatch,
     peak_anon: Bytes,
     _fixed: Reservation,
@@ -165,6 +167,7 @@ impl Runtime {
             sampler,
             tokenizer,
             template,
+            files: prepared.file.files().to_vec(),
             memory: MemoryWatch::new(),
             peak_anon: Bytes::ZERO,
             _fixed: fixed,
@@ -181,6 +184,33 @@ impl Runtime {
         self.model.spec().vocabulary
     }
 
+    /// Bytes of text beyond which no prompt can fit the context: the context's length in the longest tokens.
+    pub fn prompt_bytes_max(&self) -> usize {
+        let longest =
+            (0..self.tokenizer.vocab_size() as u32).map(|id| self.tokenizer.token_bytes(id).len()).max();
+        longest.unwrap_or(0).saturating_mul(self.report.plan.context as usize)
+    }
+
+    fn check_prompt(&self, bytes: usize) -> Result<(), EngineError> {
+        let bytes_max = self.prompt_bytes_max();
+        if bytes <= bytes_max {
+            return Ok(());
+        }
+        Err(EngineError::TextTooLong { bytes, bytes_max, context: self.report.plan.context as usize })
+    }
+
+    /// Finds out whether a model file was replaced or changed since it was opened: its experts are still being read.
+    pub(crate) fn check_files(&self) -> Result<(), EngineError> {
+        for file in &self.files {
+            let now = std::fs::metadata(&file.path);
+            let same = now.is_ok_and(|now| now.len() == file.len && now.modified().ok() == file.modified);
+            if !same {
+                return Err(EngineError::FileChanged { path: file.path.clone() });
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the file has a chat template.
     pub fn has_chat_template(&self) -> bool {
         self.template.is_some()
@@ -190,8 +220,9 @@ impl Runtime {
     /// the text as such.
     ///
     /// # Errors
-    /// None at present; reserved for tokenizers that can refuse a text.
+    /// The text cannot fit the context.
     pub fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError> {
+        self.check_prompt(text.len())?;
         let parse = if parse_special { ParseSpecial::Yes } else { ParseSpecial::No };
         Ok(self.tokenizer.encode_prompt(text, parse))
     }
@@ -204,6 +235,7 @@ impl Runtime {
         let Some(template) = &self.template else {
             return Err(EngineError::BadOption("this model file has no chat template".to_owned()));
         };
+        self.check_prompt(messages.iter().map(|message| message.text_bytes()).sum())?;
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let date = DateTime::from_unix_seconds(i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX));
         let options =

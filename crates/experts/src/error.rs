@@ -67,8 +67,8 @@ pub enum ExpertError {
     },
     /// A record on disk is not what it must be, also when read again.
     #[error(
-        "{path}: the record of {key} at byte {offset} is damaged ({fault}), also when read again; run `coldpress pack --verify` \
-         on the model, or remove the pack to build it anew"
+        "{path}: the record of {key} at byte {offset} is damaged ({fault}), also when read again; remove the \
+         file and run `coldpress pack` again"
     )]
     Damaged {
         /// The pack file.

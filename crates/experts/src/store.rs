@@ -85,6 +85,24 @@ pub struct ExpertStatistics {
     pub arrange_us: u64,
 }
 
+impl ExpertStatistics {
+    /// What was counted after `earlier`, another reading of the same store.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            hits: self.hits - earlier.hits,
+            misses: self.misses - earlier.misses,
+            evictions: self.evictions - earlier.evictions,
+            reads: self.reads - earlier.reads,
+            bytes_read: self.bytes_read - earlier.bytes_read,
+            device_bytes_read: self.device_bytes_read - earlier.device_bytes_read,
+            read_retries: self.read_retries - earlier.read_retries,
+            records_read_again: self.records_read_again - earlier.records_read_again,
+            disk_wait_us: self.disk_wait_us - earlier.disk_wait_us,
+            arrange_us: self.arrange_us - earlier.arrange_us,
+        }
+    }
+}
+
 /// See the module header.
 pub struct ExpertStore {
     pub(crate) geometry: Geometry,

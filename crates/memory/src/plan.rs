@@ -312,7 +312,8 @@ fn divide(input: &PlanInput, context: u32, chunk_tokens: u32, slot_count: u64) -
         notes: Vec::new(),
     };
     let (total, usable) = (plan.total(), input.usable);
-    if total > usable {
+    // Limits are kept in whole pages, so the last partial one is no excess.
+    if total > usable.saturating_add(Bytes(input.page_bytes)) {
         plan.notes.push(PlanNote::MoreThanUsable { total, usable });
     }
     if context < input.context {

@@ -29,6 +29,11 @@ impl Message {
         }
     }
 
+    /// Bytes of the content where it is plain text.
+    pub fn text_bytes(&self) -> usize {
+        self.0.get("content").and_then(Value::as_str).map_or(0, str::len)
+    }
+
     /// The fields.
     pub fn fields(&self) -> &Map<String, Value> {
         &self.0

@@ -6,7 +6,8 @@ use crate::record::{FORMAT_VERSION, LAYOUT_ROWS16};
 
 use super::Fingerprint;
 
-const MAGIC: [u8; 8] = *b"COLDPACK";
+/// The first bytes of every pack file.
+pub const PACK_MAGIC: &[u8; 8] = b"COLDPACK";
 const LAYERS_AT: usize = 96;
 const LAYER_BYTES: usize = 64;
 const CRC_BYTES: usize = 4;
@@ -75,7 +76,7 @@ impl PackLayout {
     pub(super) fn encode(&self, fingerprint: &Fingerprint, state: PackState) -> Vec<u8> {
         let mut header = Vec::with_capacity(self.header_bytes);
         let put_u32 = |header: &mut Vec<u8>, value: u32| header.extend_from_slice(&value.to_le_bytes());
-        header.extend_from_slice(&MAGIC);
+        header.extend_from_slice(PACK_MAGIC);
         put_u32(&mut header, FORMAT_VERSION);
         put_u32(&mut header, LAYOUT_ROWS16);
         for value in [self.header_bytes as u64, 0, self.file_bytes] {
@@ -166,7 +167,7 @@ struct Prefix {
 
 /// Length of the header that starts with `start` (at least 96 bytes, unless the file is shorter).
 pub(super) fn header_bytes(start: &[u8]) -> Result<usize, PackFault> {
-    if start.len() < LAYERS_AT || start[..MAGIC.len()] != MAGIC {
+    if start.len() < LAYERS_AT || start[..PACK_MAGIC.len()] != *PACK_MAGIC {
         return Err(PackFault::NotAPack);
     }
     let version = read_u32(start, 8);

@@ -20,6 +20,6 @@ mod reader;
 mod writer;
 
 pub use fingerprint::Fingerprint;
-pub use format::PackLayout;
+pub use format::{PACK_MAGIC, PackLayout};
 pub use reader::{PackFile, VerifyConfig};
 pub use writer::{PackConfig, PackReport, WRITE_WINDOW_BYTES, partial_path, write_pack};
