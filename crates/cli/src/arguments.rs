@@ -73,6 +73,9 @@ pub struct LoadArguments {
     /// Cache policy [default: per-layer-lru]
     #[arg(long, value_name = "NAME", value_parser = policy)]
     pub policy: Option<String>,
+    /// Rules that split text before byte-pair encoding, for a file that names unknown ones
+    #[arg(long, value_name = "NAME")]
+    pub pre_tokenizer: Option<String>,
     /// How experts are read [default: auto]
     #[arg(long, value_name = "KIND", value_parser = named(&ReaderKind::ALL))]
     pub reader: Option<ReaderKind>,

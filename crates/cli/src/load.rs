@@ -34,6 +34,9 @@ pub fn configuration(arguments: &LoadArguments, environment: &Environment) -> Lo
     if let Some(policy) = &arguments.policy {
         configuration = configuration.policy(policy);
     }
+    if let Some(name) = &arguments.pre_tokenizer {
+        configuration = configuration.pre_tokenizer(name);
+    }
     if let Some(reader) = arguments.reader {
         configuration = configuration.reader(reader);
     }

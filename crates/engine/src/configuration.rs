@@ -107,6 +107,7 @@ pub struct LoadConfiguration {
     pub(crate) reader: ReaderKind,
     pub(crate) pack: PackUse,
     pub(crate) policy: Option<String>,
+    pub(crate) pre_tokenizer: Option<String>,
     pub(crate) slots: Option<u64>,
 }
 
@@ -185,6 +186,13 @@ impl LoadConfiguration {
     #[must_use]
     pub fn policy(mut self, name: &str) -> Self {
         self.policy = Some(name.to_owned());
+        self
+    }
+
+    /// Rules that split text before byte-pair encoding, instead of those the file names (`tokenizer.ggml.pre`).
+    #[must_use]
+    pub fn pre_tokenizer(mut self, name: &str) -> Self {
+        self.pre_tokenizer = Some(name.to_owned());
         self
     }
 

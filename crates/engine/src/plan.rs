@@ -249,7 +249,7 @@ impl Shares<'_> {
         Ok(PlanInput {
             budget: self.facts.budget(configuration.budget),
             usable: self.facts.usable,
-            fixed: Bytes(self.fixed_bytes()?),
+            fixed: Bytes(self.fixed_bytes(configuration.pre_tokenizer.as_deref())?),
             dense: Bytes(spec.dense_bytes() as u64),
             kv_fixed: Bytes::ZERO,
             kv_per_token: kv_per_token(configuration.kv_type),
@@ -281,9 +281,10 @@ impl Shares<'_> {
     }
 
     /// Program, header of the model file, tokenizer, thread stacks.
-    fn fixed_bytes(&self) -> Result<u64, EngineError> {
+    fn fixed_bytes(&self, pre_tokenizer: Option<&str>) -> Result<u64, EngineError> {
+        let tokenizer = tokenizer_source(self.file.metadata(), pre_tokenizer)?.estimated_bytes();
         let header: u64 = self.file.files().iter().map(|file| file.header_len).sum();
         let stacks = (self.threads * WORKER_STACK_BYTES) as u64;
-        Ok(PROGRAM_BYTES + header + tokenizer_source(self.file.metadata())?.estimated_bytes() + stacks)
+        Ok(PROGRAM_BYTES + header + tokenizer + stacks)
     }
 }

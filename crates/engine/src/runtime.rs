@@ -140,7 +140,7 @@ impl Runtime {
         let ledger = Ledger::new(plan.budget);
         let fixed = ledger.reserve(Purpose::Fixed, plan.fixed)?;
         let metadata = prepared.file.metadata();
-        let tokenizer = Arc::new(vocabulary::tokenizer(metadata)?);
+        let tokenizer = Arc::new(vocabulary::tokenizer(metadata, configuration.pre_tokenizer.as_deref())?);
         let template = vocabulary::chat_template(metadata, &tokenizer)?;
         let workers = Workers::new(prepared.report.threads);
         if prepared.pack.is_none() {

@@ -8,11 +8,14 @@ use coldpress_text::{ChatTemplate, Tokenizer, TokenizerSource};
 
 use crate::error::EngineError;
 
-/// What the file says about its tokenizer.
+/// What the file says about its tokenizer; `pre_tokenizer` is the user's override.
 ///
 /// # Errors
 /// `tokenizer.ggml.model` is absent, or a key has a value of another type.
-pub(crate) fn tokenizer_source(metadata: &Metadata) -> Result<TokenizerSource<'_>, FormatError> {
+pub(crate) fn tokenizer_source<'a>(
+    metadata: &'a Metadata,
+    pre_tokenizer: Option<&'a str>,
+) -> Result<TokenizerSource<'a>, FormatError> {
     let strings = |key: &str| -> Result<Vec<&[u8]>, FormatError> {
         Ok(metadata.opt_byte_string_array(key)?.map_or_else(Vec::new, |strings| strings.iter().collect()))
     };
@@ -21,7 +24,10 @@ pub(crate) fn tokenizer_source(metadata: &Metadata) -> Result<TokenizerSource<'_
     let flag = |name: &str| metadata.opt_bool(&key(name));
     Ok(TokenizerSource {
         model: metadata.string("tokenizer.ggml.model")?,
-        pre: metadata.opt_string("tokenizer.ggml.pre")?,
+        pre: match pre_tokenizer {
+            Some(name) => Some(name),
+            None => metadata.opt_string("tokenizer.ggml.pre")?,
+        },
         tokens: strings("tokenizer.ggml.tokens")?,
         token_types: metadata.opt_i32_array("tokenizer.ggml.token_type")?.unwrap_or_default(),
         scores: metadata.opt_f32_array("tokenizer.ggml.scores")?.unwrap_or_default(),
@@ -41,8 +47,8 @@ pub(crate) fn tokenizer_source(metadata: &Metadata) -> Result<TokenizerSource<'_
 ///
 /// # Errors
 /// Keys are absent, malformed, or ask for a tokenizer that is not known.
-pub(crate) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, EngineError> {
-    Tokenizer::from_gguf(tokenizer_source(metadata)?).map_err(EngineError::Tokenizer)
+pub(crate) fn tokenizer(metadata: &Metadata, pre_tokenizer: Option<&str>) -> Result<Tokenizer, EngineError> {
+    Tokenizer::from_gguf(tokenizer_source(metadata, pre_tokenizer)?).map_err(EngineError::Tokenizer)
 }
 
 /// The chat template of a model file, if it has one.

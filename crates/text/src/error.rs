@@ -15,7 +15,7 @@ pub enum TextError {
     /// The pre-tokenizer is missing or not known; a wrong one would silently give other ids.
     #[error(
         "tokenizer.ggml.pre is {}; a guess would give wrong token ids without a warning. \
-         Override it with the one the model was trained with: {known}",
+         Name the one the model was trained with (--pre-tokenizer): {known}",
         match found { Some(name) => format!("\"{name}\", which is not known"), None => "missing".to_owned() }
     )]
     UnknownPreTokenizer {
