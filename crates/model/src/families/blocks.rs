@@ -8,7 +8,7 @@ use coldpress_kernels::attention::AttentionShape;
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::spec::{
-    AttentionSpec, FeedForwardSpec, GatedFeedForwardSpec, MatrixHandle, MoeSpec, RouterSpec,
+    AttentionSpec, FeedForwardSpec, GatedFeedForwardSpec, LayerSpec, MatrixHandle, MoeSpec, RouterSpec,
     SharedExpertSpec, VectorHandle,
 };
 
@@ -80,7 +80,7 @@ pub(crate) fn head_shape(builder: &SpecBuilder<'_>, hidden: usize) -> Result<Att
 }
 
 /// GQA attention of layer `layer`; `per_head_norm` adds the q/k RMSNorm of Qwen3.
-pub(crate) fn attention(
+fn attention(
     builder: &mut SpecBuilder<'_>,
     layer: usize,
     hidden: usize,
@@ -102,6 +102,28 @@ pub(crate) fn attention(
     };
     let scale = 1.0 / (head_dim as f32).sqrt();
     Ok(AttentionSpec { shape, query, key, value, output, query_norm, key_norm, scale })
+}
+
+/// Pre-norm decoder layers of GQA attention and whatever `feed_forward` reads for each.
+pub(crate) fn layers(
+    builder: &mut SpecBuilder<'_>,
+    frame: &Frame,
+    shape: AttentionShape,
+    per_head_norm: bool,
+    mut feed_forward: impl FnMut(&mut SpecBuilder<'_>, usize) -> Result<FeedForwardSpec, ModelError>,
+) -> Result<Vec<LayerSpec>, ModelError> {
+    let hidden = frame.hidden;
+    // The stated number is bounded by the tensors that exist, not by what fits in memory: grow with what is found.
+    let mut layers = Vec::new();
+    for layer in 0..frame.layer_count {
+        layers.push(LayerSpec {
+            attention_norm: builder.vector(&format!("blk.{layer}.attn_norm.weight"), hidden)?,
+            attention: attention(builder, layer, hidden, shape, per_head_norm)?,
+            feed_forward_norm: builder.vector(&format!("blk.{layer}.ffn_norm.weight"), hidden)?,
+            feed_forward: feed_forward(builder, layer)?,
+        });
+    }
+    Ok(layers)
 }
 
 /// A dense gated network with tensors `blk.N.ffn_{gate,up,down}{suffix}.weight`.

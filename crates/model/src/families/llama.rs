@@ -7,7 +7,7 @@
 use super::{Outline, blocks, rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::spec::{FeedForwardSpec, LayerSpec, RopePairing};
+use crate::spec::{FeedForwardSpec, RopePairing};
 
 pub(super) fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let frame = blocks::frame(builder)?;
@@ -23,17 +23,9 @@ pub(super) fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelEr
         None
     };
     let rope = rope(builder, RopePairing::Interleaved, shape.head_dim)?;
-    let mut layers = Vec::with_capacity(frame.layer_count.min(1024));
-    for layer in 0..frame.layer_count {
-        layers.push(LayerSpec {
-            attention_norm: builder.vector(&format!("blk.{layer}.attn_norm.weight"), hidden)?,
-            attention: blocks::attention(builder, layer, hidden, shape, false)?,
-            feed_forward_norm: builder.vector(&format!("blk.{layer}.ffn_norm.weight"), hidden)?,
-            feed_forward: match options {
-                Some(options) => blocks::moe(builder, layer, hidden, options)?,
-                None => FeedForwardSpec::Dense(blocks::gated(builder, layer, "", hidden, width)?),
-            },
-        });
-    }
+    let layers = blocks::layers(builder, &frame, shape, false, |builder, layer| match options {
+        Some(options) => blocks::moe(builder, layer, hidden, options),
+        None => Ok(FeedForwardSpec::Dense(blocks::gated(builder, layer, "", hidden, width)?)),
+    })?;
     Ok(Outline { frame, rope, layers })
 }

@@ -5,7 +5,7 @@
 use super::{Outline, blocks, rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::spec::{LayerSpec, RopePairing};
+use crate::spec::RopePairing;
 
 pub(super) fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let frame = blocks::frame(builder)?;
@@ -14,14 +14,8 @@ pub(super) fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelEr
     let width = builder.dimension("expert_feed_forward_length")?;
     let options = blocks::moe_options(builder, width, true)?;
     let rope = rope(builder, RopePairing::HalfSplit, shape.head_dim)?;
-    let mut layers = Vec::with_capacity(frame.layer_count.min(1024));
-    for layer in 0..frame.layer_count {
-        layers.push(LayerSpec {
-            attention_norm: builder.vector(&format!("blk.{layer}.attn_norm.weight"), hidden)?,
-            attention: blocks::attention(builder, layer, hidden, shape, true)?,
-            feed_forward_norm: builder.vector(&format!("blk.{layer}.ffn_norm.weight"), hidden)?,
-            feed_forward: blocks::moe(builder, layer, hidden, options)?,
-        });
-    }
+    let layers = blocks::layers(builder, &frame, shape, true, |builder, layer| {
+        blocks::moe(builder, layer, hidden, options)
+    })?;
     Ok(Outline { frame, rope, layers })
 }
