@@ -113,3 +113,29 @@ fn inspect_and_pack() {
         "one read per expert"
     );
 }
+
+#[test]
+fn a_pack_built_before_the_first_token_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let demo = demo();
+    let arguments = [
+        "run",
+        demo.to_str().expect("a UTF-8 path"),
+        "-p",
+        "x",
+        "--max-tokens",
+        "2",
+        "--ctx",
+        "128",
+        "--json",
+    ];
+    let run = || {
+        let mut command = common::coldpress(&arguments);
+        command.env("COLDPRESS_PRESTACK", "1").env("COLDPRESS_PRESTACK_CACHE_DIR", folder.path());
+        object(&command.output().expect("the program starts"))
+    };
+    let (first, second) = (run(), run());
+    assert!(first["pack"].as_str().expect("a path").ends_with(".cpack"), "{first}");
+    assert_eq!(first["pack"], second["pack"]);
+    assert_eq!(first["tokens"], second["tokens"]);
+}

@@ -334,6 +334,7 @@ impl Runtime {
         tokens: &[u32],
         sink: &mut dyn FnMut(usize, &[f32]) -> bool,
     ) -> Result<(), EngineError> {
+        self.check_files()?;
         let mut session = self.session()?;
         if tokens.len() > session.context() {
             return Err(EngineError::PromptTooLong { prompt: tokens.len(), context: session.context() });

@@ -105,12 +105,13 @@ pub(crate) fn build(
     Ok(Some(PackFile::open(&path, &geometry, &fingerprint)?))
 }
 
-/// Writes the pack of the model at `path`, or the rest of an unfinished one. `out` is the file to write (named `….cpack`), or a folder in
-/// which the pack gets its fingerprint's name.
+/// Writes the pack of `model`, or the rest of an unfinished one. `out` is the file to write (named `….cpack`), or a folder
+/// in which the pack gets its fingerprint's name.
 ///
 /// # Errors
-/// The model has no routed experts, the budget cannot work, `out` is something else than a pack, the disk has no room, another process writes the same pack, or reading or writing
-/// failed. What was written stays and the next call goes on from there.
+/// The model has no routed experts, the budget cannot work, `out` is something else than a pack, the disk has no room,
+/// another process writes the same pack, or reading or writing failed. What was written stays and the next call goes on
+/// from there.
 pub fn pack_model(
     model: &Path,
     out: &Path,

@@ -104,6 +104,7 @@ pub fn plan(path: &Path, configuration: &LoadConfiguration) -> Result<PlanReport
 
 /// Opens a model file, describes it and divides the budget.
 pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<Prepared, EngineError> {
+    configuration.check()?;
     let file = ModelFile::open(path)?;
     let spec = describe(&file).map_err(EngineError::BadModel)?;
     let geometry = if spec.experts.is_empty() { None } else { Some(Geometry::new(&spec.experts)?) };

@@ -128,7 +128,6 @@ impl Runtime {
         configuration: &LoadConfiguration,
         observer: &mut dyn LoadObserver,
     ) -> Result<Self, EngineError> {
-        configuration.check()?;
         let mut prepared = prepare(path, configuration)?;
         for note in &prepared.notes {
             observer.note(note);
@@ -145,6 +144,7 @@ impl Runtime {
         let workers = Workers::new(prepared.report.threads);
         if prepared.pack.is_none() {
             prepared.pack = packs::build(&configuration.pack, &prepared, &ledger, &workers, observer)?;
+            prepared.report.pack = prepared.pack.as_ref().map(|pack| pack.file().path().to_owned());
         }
         let weights = load_dense(&prepared, configuration, &ledger, observer)?;
         let experts = open_experts(&mut prepared, configuration, &ledger, &workers, observer)?;
