@@ -6,12 +6,17 @@
 use std::time::{Duration, Instant};
 
 use coldpress_experts::{ExpertStatistics, ExpertStore};
-use coldpress_model::{ForwardEngine, ForwardObserver, KvCache, LogitsWanted, Segment};
+use coldpress_model::{
+    ForwardEngine, ForwardObserver, KvCache, LogitsWanted, Phase, PhaseClock, PhaseTimes, Segment,
+};
 use coldpress_text::DecodeOptions;
 
 use crate::error::EngineError;
 use crate::runtime::Runtime;
 use crate::sampling::{Sampler, Sampling};
+
+/// Room made for the text of an answer: more than tokens of common languages take, so that it rarely has to grow.
+const TEXT_BYTES_PER_TOKEN: usize = 8;
 
 /// What to generate.
 #[derive(Clone, Debug)]
@@ -65,13 +70,39 @@ pub struct Generation {
     pub decode_time: Duration,
     /// Time inside forward passes, prompt and answer.
     pub forward_time: Duration,
+    /// The time until the first token was chosen, by phase. Together with `decode_phases` it is `total_time`.
+    pub prefill_phases: PhaseTimes,
+    /// The time after that, by phase.
+    pub decode_phases: PhaseTimes,
     /// Time of the whole call.
     pub total_time: Duration,
     /// Expert hits, misses and reads of this call; absent for dense models.
     pub experts: Option<ExpertStatistics>,
+    /// The part of `experts` that belongs to the prompt.
+    pub prefill_experts: Option<ExpertStatistics>,
 }
 
 impl Generation {
+    /// What nothing has been generated for yet; `tokens_max` bounds the answer.
+    fn begin(prompt_tokens: usize, cached_tokens: usize, tokens_max: usize) -> Self {
+        Self {
+            tokens: Vec::with_capacity(tokens_max),
+            text: String::with_capacity(tokens_max * TEXT_BYTES_PER_TOKEN),
+            finish_reason: FinishReason::Length,
+            prompt_tokens,
+            cached_tokens,
+            time_to_first_token: Duration::ZERO,
+            prefill_time: Duration::ZERO,
+            decode_time: Duration::ZERO,
+            forward_time: Duration::ZERO,
+            prefill_phases: PhaseTimes::default(),
+            decode_phases: PhaseTimes::default(),
+            total_time: Duration::ZERO,
+            experts: None,
+            prefill_experts: None,
+        }
+    }
+
     /// Prompt tokens computed per second; 0 when nothing was computed.
     pub fn prefill_tokens_per_second(&self) -> f64 {
         rate(self.prompt_tokens - self.cached_tokens, self.prefill_time)
@@ -191,6 +222,7 @@ impl Runtime {
         observer: &mut dyn GenerateObserver,
     ) -> Result<Generation, EngineError> {
         let started = Instant::now();
+        self.clock.restart();
         options.sampling.validate().map_err(EngineError::BadOption)?;
         if prompt.is_empty() {
             return Err(EngineError::BadOption(
@@ -207,32 +239,27 @@ impl Runtime {
         session.truncate(cached);
         self.sampler.restart(options.sampling, prompt);
 
-        let mut answer = Generation {
-            tokens: Vec::with_capacity(options.max_tokens.min(session.context())),
-            text: String::new(),
-            finish_reason: FinishReason::Length,
-            prompt_tokens: prompt.len(),
-            cached_tokens: cached,
-            time_to_first_token: Duration::ZERO,
-            prefill_time: Duration::ZERO,
-            decode_time: Duration::ZERO,
-            forward_time: Duration::ZERO,
-            total_time: Duration::ZERO,
-            experts: None,
-        };
+        let mut answer = Generation::begin(prompt.len(), cached, options.max_tokens.min(session.context()));
         let before = self.experts.as_ref().map(ExpertStore::statistics);
         let first = self.prefill(session, prompt, observer)?;
         answer.prefill_time = started.elapsed();
         answer.time_to_first_token = answer.prefill_time;
         answer.forward_time = answer.prefill_time;
+        answer.prefill_phases = self.clock.take(Phase::Host);
+        answer.prefill_experts = self.experts_since(before.as_ref());
         match first {
             Some(first) => self.decode(session, first, options, observer, &mut answer)?,
             None => answer.finish_reason = FinishReason::Cancelled,
         }
-        let after = self.experts.as_ref().map(ExpertStore::statistics);
-        answer.experts = after.zip(before).map(|(after, before)| after.since(&before));
+        self.sample_memory();
+        answer.experts = self.experts_since(before.as_ref());
+        answer.decode_phases = self.clock.take(Phase::Host);
         answer.total_time = started.elapsed();
         Ok(answer)
+    }
+
+    fn experts_since(&self, before: Option<&ExpertStatistics>) -> Option<ExpertStatistics> {
+        Some(self.experts.as_ref()?.statistics().since(before?))
     }
 
     /// Fills the cache with the rest of the prompt; returns the first token of the answer, or `None` if stopped.
@@ -267,10 +294,11 @@ impl Runtime {
         prefill: Option<(usize, usize, usize)>,
         observer: &mut dyn GenerateObserver,
     ) -> Result<Option<Option<u32>>, EngineError> {
-        let Self { workers, model, kernels, experts, scratch, sampler, .. } = self;
+        let Self { workers, model, kernels, experts, scratch, sampler, clock, .. } = self;
         let mut step = Step { observer, sampler, prefill, chosen: None };
         let result = workers.enter(|team| {
-            let mut engine = ForwardEngine { team, kernels: *kernels, experts: experts.as_mut(), scratch };
+            let experts = experts.as_mut();
+            let mut engine = ForwardEngine { team, kernels: *kernels, experts, scratch, clock };
             let segment = Segment { tokens, cache: &mut session.cache, logits };
             model.forward(&mut engine, &mut [segment], &mut step)
         });
@@ -306,7 +334,11 @@ impl Runtime {
             }
             observer.token(token);
             answer.tokens.push(token);
-            say(&characters.push(token), observer, answer);
+            let said = answer.text.len();
+            characters.push_to(token, &mut answer.text);
+            if said < answer.text.len() {
+                observer.text(&answer.text[said..]);
+            }
             answer.decode_time = started.elapsed();
             if answer.tokens.len() == options.max_tokens || session.tokens.len() == session.context() {
                 break FinishReason::Length;
@@ -318,9 +350,12 @@ impl Runtime {
                 Some(next) => token = next,
                 None => break FinishReason::Cancelled,
             }
-            self.sample_memory();
         };
-        say(&characters.finish(), observer, answer);
+        let rest = characters.finish();
+        if !rest.is_empty() {
+            observer.text(&rest);
+            answer.text.push_str(&rest);
+        }
         Ok(())
     }
 
@@ -340,13 +375,14 @@ impl Runtime {
             return Err(EngineError::PromptTooLong { prompt: tokens.len(), context: session.context() });
         }
         let chunk = self.report.plan.chunk_tokens as usize;
-        let Self { workers, model, kernels, experts, scratch, .. } = self;
+        let Self { workers, model, kernels, experts, scratch, clock, .. } = self;
         for (index, tokens) in tokens.chunks(chunk).enumerate() {
             let mut collect = Collect { first: index * chunk, sink: &mut *sink, go_on: true };
             let (experts, scratch, model) = (experts.as_mut(), &mut *scratch, &mut *model);
+            let clock: &mut PhaseClock = &mut *clock;
             workers
                 .enter(|team| {
-                    let mut engine = ForwardEngine { team, kernels: *kernels, experts, scratch };
+                    let mut engine = ForwardEngine { team, kernels: *kernels, experts, scratch, clock };
                     let segment = Segment { tokens, cache: &mut session.cache, logits: LogitsWanted::All };
                     model.forward(&mut engine, &mut [segment], &mut collect)
                 })
@@ -356,14 +392,6 @@ impl Runtime {
             }
         }
         Ok(())
-    }
-}
-
-/// Adds complete characters to the answer.
-fn say(text: &str, observer: &mut dyn GenerateObserver, answer: &mut Generation) {
-    if !text.is_empty() {
-        observer.text(text);
-        answer.text.push_str(text);
     }
 }
 

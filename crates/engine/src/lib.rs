@@ -33,7 +33,7 @@ pub use coldpress_experts::{ExpertError, ExpertStatistics};
 pub use coldpress_formats::FormatError;
 pub use coldpress_kernels::Isa;
 pub use coldpress_memory::{Bytes, DoesNotFit, Ledger, LedgerSnapshot, Plan, SizeSpec, Suggestion};
-pub use coldpress_model::KvType;
+pub use coldpress_model::{KvType, PhaseTimes};
 pub use coldpress_text::Message;
 pub use coldpress_workers::THREADS_MAX;
 

@@ -14,7 +14,7 @@ use coldpress_formats::SourceFile;
 use coldpress_kernels::Kernels;
 use coldpress_memory::{Bytes, Ledger, LedgerSnapshot, MemoryWatch, Purpose, Reservation};
 use coldpress_model::{
-    DenseTensor, DenseWeights, Model, ModelError, ModelSpec, Scratch, ScratchShape, TensorReader,
+    DenseTensor, DenseWeights, Model, ModelError, ModelSpec, PhaseClock, Scratch, ScratchShape, TensorReader,
 };
 use coldpress_text::{ChatTemplate, DateTime, ParseSpecial, RenderOptions, Tokenizer};
 use coldpress_workers::Workers;
@@ -76,7 +76,7 @@ impl LoadObserver for crate::Silent {}
 pub struct PeakMemory {
     /// Resident memory of the process.
     pub rss: Bytes,
-    /// Anonymous memory of the process, sampled after every forward pass.
+    /// Anonymous memory of the process, sampled after every chunk of a prompt and at the end of every answer.
     pub anon: Bytes,
     /// Charge of the process's control group (other processes in it and page cache included), where there is one.
     pub cgroup: Option<Bytes>,
@@ -110,6 +110,7 @@ pub struct Runtime {
     pub(crate) experts: Option<ExpertStore>,
     pub(crate) scratch: Scratch,
     pub(crate) sampler: Sampler,
+    pub(crate) clock: PhaseClock,
     pub(crate) tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
     files: Vec<SourceFile>,
@@ -165,6 +166,7 @@ impl Runtime {
             experts,
             scratch,
             sampler,
+            clock: PhaseClock::start(),
             tokenizer,
             template,
             files: prepared.file.files().to_vec(),
@@ -261,7 +263,9 @@ impl Runtime {
         }
     }
 
-    /// Looks at the process's memory, so that its peak is known.
+    /// Looks at the process's memory, so that its peak is known. Called after each chunk of a prompt and at the end of an
+    /// answer, not after each token: what a runtime holds only grows during an answer (slots and cache pages are touched
+    /// for the first time, nothing is given back), so its end shows the most.
     pub(crate) fn sample_memory(&mut self) {
         if let Ok(usage) = self.memory.read() {
             self.peak_anon = self.peak_anon.max(usage.process.anon);

@@ -13,6 +13,7 @@ use crate::forward::{ForwardEngine, Model};
 use crate::route::Routing;
 use crate::scratch::Scratch;
 use crate::spec::{FeedForwardSpec, GatedFeedForwardSpec, MoeSpec, SharedExpertSpec};
+use crate::times::Phase;
 
 /// Experts that compute in one parallel region.
 const EXPERTS_AT_ONCE: usize = 16;
@@ -95,11 +96,15 @@ impl Model {
         rows: usize,
     ) -> Result<(), ModelError> {
         self.route(engine, moe, routing, rows);
+        engine.clock.lap(Phase::Dense);
         let store = engine.experts.take().expect("a model with MoE blocks runs with an expert store");
+        let before = store.statistics();
         let result = self.routed(engine, store, moe, routing, rows);
+        engine.clock.lap_experts(&before, &store.statistics());
         engine.experts = Some(store);
         result?;
         self.combine(engine, moe, routing, rows);
+        engine.clock.lap(Phase::Experts);
         Ok(())
     }
 
@@ -122,10 +127,12 @@ impl Model {
         rows: usize,
     ) -> Result<(), ModelError> {
         let mut visit = store.begin(moe.store_layer, &routing.experts)?;
+        engine.clock.lap(Phase::Experts);
         match &moe.shared {
             Some(shared) => self.shared_expert(engine, shared, rows),
             None => engine.scratch.block_out.as_mut_slice_of::<f32>()[..rows * self.spec.hidden].fill(0.0),
         }
+        engine.clock.lap(Phase::Dense);
         while let Some(ready) = visit.next_ready(engine.team)? {
             let mut work: ArrayVec<Work<'_>, EXPERTS_AT_ONCE> = ArrayVec::new();
             let mut work_rows = 0;

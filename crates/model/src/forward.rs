@@ -14,6 +14,7 @@ use crate::kv::KvCache;
 use crate::route::Routing;
 use crate::scratch::Scratch;
 use crate::spec::ModelSpec;
+use crate::times::{Phase, PhaseClock};
 use crate::weights::DenseWeights;
 
 /// Which positions of a segment get logits.
@@ -56,6 +57,8 @@ pub struct ForwardEngine<'a, 'team> {
     pub experts: Option<&'a mut ExpertStore>,
     /// Working memory, large enough for the rows of the call.
     pub scratch: &'a mut Scratch,
+    /// Counts where the time goes; what passed before the call is given to [`Phase::Host`].
+    pub clock: &'a mut PhaseClock,
 }
 
 /// A model ready to compute: its spec and dense weights.
@@ -109,10 +112,13 @@ impl Model {
         self.position_tables(engine.scratch, segments);
         let layers = self.spec.layers.len();
         for layer in 0..layers {
+            engine.clock.lap(Phase::Host);
             self.attend(engine, segments, layer, rows);
             self.check_finite(engine.scratch, rows, layer, "attention")?;
+            engine.clock.lap(Phase::Attention);
             self.feed_forward(engine, layer, rows)?;
             self.check_finite(engine.scratch, rows, layer, "feed-forward")?;
+            engine.clock.lap(Phase::Dense);
             if !observer.layer_done(layer, layers) {
                 return Err(ModelError::Cancelled);
             }
@@ -192,7 +198,9 @@ impl Model {
             };
             for from in wanted.clone().step_by(engine.scratch.shape.logit_rows.max(1)) {
                 let some = (wanted.end - from).min(engine.scratch.shape.logit_rows);
+                engine.clock.lap(Phase::Host);
                 self.logits_of_rows(engine, first_row + from, some)?;
+                engine.clock.lap(Phase::Head);
                 let logits = engine.scratch.logits.as_mut_slice_of::<f32>();
                 for (row, logits) in logits.chunks_exact_mut(self.spec.vocabulary).take(some).enumerate() {
                     observer.logits(index, from + row, logits);

@@ -17,6 +17,7 @@ mod kv;
 mod route;
 mod scratch;
 mod spec;
+mod times;
 mod weights;
 
 pub use error::ModelError;
@@ -25,4 +26,5 @@ pub use forward::{ForwardEngine, ForwardObserver, LogitsWanted, Model, Segment};
 pub use kv::{KvCache, KvType, kv_bytes_per_token};
 pub use scratch::{Scratch, ScratchCost, ScratchShape, scratch_cost};
 pub use spec::*;
+pub use times::{Phase, PhaseClock, PhaseTimes};
 pub use weights::{DenseWeights, TensorReader, largest_piece};
