@@ -41,6 +41,14 @@ impl ActivationBlock {
     pub fn sum(&self) -> i32 {
         i32::from(self.half_sums[0]) + i32::from(self.half_sums[1])
     }
+
+    /// The four values of column group `group` (below 8) as one little-endian word.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)] // into the kernels
+    pub(crate) fn word(&self, group: usize) -> i32 {
+        let (words, _) = self.values.as_chunks::<4>();
+        i32::from_le_bytes(words[group].map(i8::cast_unsigned))
+    }
 }
 
 #[allow(unsafe_code)]
@@ -146,7 +154,9 @@ mod parallel {
     use coldpress_workers::Team;
 
     use super::{ActivationBlock, CHUNK_BLOCKS, STEP_COLUMNS, quantize_blocks};
-    use crate::{Isa, Kernels};
+    #[cfg(target_arch = "x86_64")]
+    use crate::Isa;
+    use crate::Kernels;
 
     /// The first block of an output slice whose parts the chunks of one region write.
     struct SharedOut(*mut ActivationBlock);

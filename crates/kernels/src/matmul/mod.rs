@@ -16,6 +16,7 @@
 mod dispatch;
 mod driver;
 mod scalar;
+mod tile;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
