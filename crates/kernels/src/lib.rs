@@ -16,6 +16,7 @@ pub mod attention;
 pub mod blocks;
 pub mod layout;
 pub mod matmul;
+pub mod probe;
 pub mod vector;
 
 pub use activations::{ActivationBlock, InputRows, blocks_per_row, quantize_rows};
