@@ -192,7 +192,9 @@ mod parallel {
         match kernels.isa() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a `Kernels` of these instruction sets proves that the processor has AVX2.
-            Isa::Avx2 | Isa::Avx512Vnni => unsafe { quantize_blocks_avx2(blocks, out) },
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni | Isa::AmxInt8 => unsafe {
+                quantize_blocks_avx2(blocks, out)
+            },
             _ => quantize_blocks(blocks, out),
         }
     }

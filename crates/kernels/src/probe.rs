@@ -106,8 +106,22 @@ impl Int8Loop {
             Isa::Avx512Vnni => {
                 Self { instruction: "vpdpbusd zmm", multiply_adds_per_step: 16 * 64, run: x86::avx512_vnni }
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => {
+                Self { instruction: "vpdpbusd ymm", multiply_adds_per_step: 12 * 32, run: x86::avx_vnni }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::AmxInt8 => Self {
+                instruction: "tdpbssd, whole tiles",
+                multiply_adds_per_step: 6 * 16 * 16 * 64,
+                run: x86::amx_int8,
+            },
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => Self { instruction: "sdot", multiply_adds_per_step: 16 * 16, run: aarch64::neon },
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm => {
+                Self { instruction: "smmla", multiply_adds_per_step: 16 * 32, run: aarch64::neon_i8mm }
+            }
             _ => Self { instruction: "plain Rust", multiply_adds_per_step: 64, run: scalar },
         }
     }

@@ -36,12 +36,12 @@ macro_rules! instantiate {
                 // SAFETY: a `Kernels` of this instruction set exists only where the processor has the
                 // features.
                 #[cfg(target_arch = "x86_64")]
-                $crate::Isa::Avx512Vnni => unsafe { avx512($($argument),*) },
+                $crate::Isa::Avx512Vnni | $crate::Isa::AmxInt8 => unsafe { avx512($($argument),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                $crate::Isa::Avx2 => unsafe { avx2($($argument),*) },
+                $crate::Isa::Avx2 | $crate::Isa::AvxVnni => unsafe { avx2($($argument),*) },
                 #[cfg(target_arch = "aarch64")]
-                $crate::Isa::Neon => {
+                $crate::Isa::Neon | $crate::Isa::NeonI8mm => {
                     $body$(::<_, $($narrow),*>)?($crate::vector::simd_neon::Neon, $($argument),*)
                 }
                 _ => $body$(::<_, $($narrow),*>)?($crate::vector::simd::Portable, $($argument),*),
