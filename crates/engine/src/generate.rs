@@ -168,7 +168,9 @@ impl Session {
         self.truncate(0);
     }
 
-    fn truncate(&mut self, length: usize) {
+    /// Keeps the first `length` ids and forgets the others; a longer length changes nothing.
+    pub fn truncate(&mut self, length: usize) {
+        let length = length.min(self.tokens.len());
         self.cache.truncate(length);
         self.tokens.truncate(length);
     }

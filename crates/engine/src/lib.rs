@@ -23,6 +23,7 @@ mod configuration;
 mod error;
 mod generate;
 mod inspect;
+mod machine;
 mod packs;
 mod plan;
 mod runtime;
@@ -32,7 +33,9 @@ mod vocabulary;
 pub use coldpress_experts::{ExpertError, ExpertStatistics};
 pub use coldpress_formats::FormatError;
 pub use coldpress_kernels::Isa;
-pub use coldpress_memory::{Bytes, DoesNotFit, Ledger, LedgerSnapshot, Plan, SizeSpec, Suggestion};
+pub use coldpress_memory::{
+    Bytes, DoesNotFit, Ledger, LedgerSnapshot, MachineFacts, Plan, SizeSpec, Suggestion,
+};
 pub use coldpress_model::{KvType, PhaseTimes};
 pub use coldpress_text::Message;
 pub use coldpress_workers::THREADS_MAX;
@@ -41,6 +44,9 @@ pub use configuration::{LoadConfiguration, POLICIES, PackUse, ReaderKind, Reside
 pub use error::EngineError;
 pub use generate::{FinishReason, GenerateObserver, GenerateOptions, Generation, Session, Silent};
 pub use inspect::{Inspection, inspect};
+pub use machine::{
+    FormatKernel, InstructionSet, Int8Rate, MachineReport, ReadBandwidth, ReaderReport, examine,
+};
 pub use packs::{PackReport, pack_model, verify_pack};
 pub use plan::{ModelSummary, PlanReport, plan};
 pub use runtime::{LoadObserver, LoadStage, PeakMemory, Runtime, Status};

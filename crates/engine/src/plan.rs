@@ -7,7 +7,7 @@ use std::path::Path;
 
 use coldpress_experts::{Geometry, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, read_ring_bytes};
 use coldpress_formats::ModelFile;
-use coldpress_kernels::Kernels;
+use coldpress_kernels::{Isa, Kernels};
 use coldpress_memory::plan::{
     CHUNK_TOKENS_MINIMUM, CONTEXT_MINIMUM, Plan, PlanInput, RecordClass, plan as divide,
 };
@@ -109,12 +109,7 @@ pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<
     let spec = describe(&file).map_err(EngineError::BadModel)?;
     let geometry = if spec.experts.is_empty() { None } else { Some(Geometry::new(&spec.experts)?) };
     let facts = MachineFacts::detect()?;
-    let kernels = match configuration.isa {
-        None => Kernels::detect(),
-        Some(isa) => Kernels::for_isa(isa).ok_or_else(|| {
-            EngineError::BadOption(format!("this machine cannot run {} kernels", isa.name()))
-        })?,
-    };
+    let kernels = kernels_for(configuration.isa)?;
     let mut notes = Vec::new();
     let pack = match &geometry {
         Some(geometry) => packs::find(&configuration.pack, &file, &spec, geometry, &mut notes)?,
@@ -137,6 +132,16 @@ pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<
         plan,
     };
     Ok(Prepared { file, spec, kernels, pack, report, notes })
+}
+
+/// The kernels of `isa`, or the best ones of this machine.
+///
+/// # Errors
+/// The machine cannot run `isa`.
+pub(crate) fn kernels_for(isa: Option<Isa>) -> Result<Kernels, EngineError> {
+    let Some(isa) = isa else { return Ok(Kernels::detect()) };
+    Kernels::for_isa(isa)
+        .ok_or_else(|| EngineError::BadOption(format!("this machine cannot run {} kernels", isa.name())))
 }
 
 /// Experts in flight at the same time: no more than there are slots to read into.

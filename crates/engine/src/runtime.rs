@@ -71,10 +71,11 @@ pub trait LoadObserver {
 
 impl LoadObserver for crate::Silent {}
 
-/// The largest memory figures seen so far, from the operating system.
+/// The largest memory figures seen while a runtime exists, from the operating system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct PeakMemory {
-    /// Resident memory of the process.
+    /// Resident memory of the process. The system keeps one peak for the life of a process: where that lies before the
+    /// load (an earlier model was larger), this is the largest of the samples, as for `anon`.
     pub rss: Bytes,
     /// Anonymous memory of the process, sampled after every chunk of a prompt and at the end of every answer.
     pub anon: Bytes,
@@ -115,6 +116,9 @@ pub struct Runtime {
     template: Option<ChatTemplate>,
     files: Vec<SourceFile>,
     memory: MemoryWatch,
+    /// The process's peak of resident memory when loading began.
+    peak_rss_before: Bytes,
+    sampled_rss: Bytes,
     peak_anon: Bytes,
     _fixed: Reservation,
 }
@@ -129,6 +133,8 @@ impl Runtime {
         configuration: &LoadConfiguration,
         observer: &mut dyn LoadObserver,
     ) -> Result<Self, EngineError> {
+        let memory = MemoryWatch::new();
+        let peak_rss_before = memory.read().unwrap_or_default().process.peak_rss;
         let mut prepared = prepare(path, configuration)?;
         for note in &prepared.notes {
             observer.note(note);
@@ -170,7 +176,9 @@ impl Runtime {
             tokenizer,
             template,
             files: prepared.file.files().to_vec(),
-            memory: MemoryWatch::new(),
+            memory,
+            peak_rss_before,
+            sampled_rss: Bytes::ZERO,
             peak_anon: Bytes::ZERO,
             _fixed: fixed,
         })
@@ -256,7 +264,11 @@ impl Runtime {
             ledger: self.ledger.snapshot(),
             experts: experts.map(ExpertStore::statistics),
             peak: PeakMemory {
-                rss: usage.process.peak_rss,
+                rss: if usage.process.peak_rss > self.peak_rss_before {
+                    usage.process.peak_rss
+                } else {
+                    self.sampled_rss.max(usage.process.rss)
+                },
                 anon: self.peak_anon.max(usage.process.anon),
                 cgroup: usage.cgroup_peak,
             },
@@ -268,6 +280,7 @@ impl Runtime {
     /// for the first time, nothing is given back), so its end shows the most.
     pub(crate) fn sample_memory(&mut self) {
         if let Ok(usage) = self.memory.read() {
+            self.sampled_rss = self.sampled_rss.max(usage.process.rss);
             self.peak_anon = self.peak_anon.max(usage.process.anon);
         }
     }

@@ -15,6 +15,9 @@ pub struct DecodeOptions {
     pub continuation: bool,
 }
 
+/// Room for the start of a character and the token that may complete it; longer tokens make more.
+const WAITING_BYTES: usize = 32;
+
 /// Decoder of one generation; see [`Tokenizer::stream_decoder`].
 pub struct StreamDecoder<'a> {
     tokenizer: &'a Tokenizer,
@@ -27,7 +30,7 @@ pub struct StreamDecoder<'a> {
 impl<'a> StreamDecoder<'a> {
     pub(crate) fn new(tokenizer: &'a Tokenizer, options: DecodeOptions) -> StreamDecoder<'a> {
         let drop_space = tokenizer.adds_space_prefix() && !options.continuation;
-        StreamDecoder { tokenizer, options, waiting: Vec::new(), drop_space }
+        StreamDecoder { tokenizer, options, waiting: Vec::with_capacity(WAITING_BYTES), drop_space }
     }
 
     /// The whole characters that are complete with this token; may be empty.
@@ -44,9 +47,15 @@ impl<'a> StreamDecoder<'a> {
             self.drop_space = false;
             bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
         }
-        self.waiting.extend_from_slice(bytes);
-        let taken = take_characters(&self.waiting, out);
-        self.waiting.drain(..taken);
+        // Most tokens are whole characters and need no copy.
+        if self.waiting.is_empty() {
+            let taken = take_characters(bytes, out);
+            self.waiting.extend_from_slice(&bytes[taken..]);
+        } else {
+            self.waiting.extend_from_slice(bytes);
+            let taken = take_characters(&self.waiting, out);
+            self.waiting.drain(..taken);
+        }
     }
 
     /// Ends the text: a character that never became complete is one U+FFFD.

@@ -1,0 +1,86 @@
+//! Once an answer is under way, a further token takes nothing from the heap: not in the forward pass, not in the expert
+//! store, not in the sampler, not for the text.
+//!
+//! What could go wrong: a vector made per call in a layer, a file of `/proc` read per token, a string per piece of text. Each
+//! costs time, and memory that the budget does not know. The counting allocator sees all threads.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use coldpress::{GenerateObserver, GenerateOptions, LoadConfiguration, Residency, Runtime, Sampling};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The number of allocations at each token of an answer.
+struct CountAtTokens(Vec<u64>);
+
+impl GenerateObserver for CountAtTokens {
+    fn token(&mut self, _id: u32) {
+        self.0.push(ALLOCATIONS.load(Ordering::Relaxed));
+    }
+}
+
+/// Tokens of the measured answer, and of the one before it that warms everything up.
+const TOKENS: usize = 96;
+
+fn allocations_per_token(runtime: &mut Runtime, sampling: Sampling) -> Vec<u64> {
+    let prompt = runtime.encode("The old house stood at the end of the lane, and", false).expect("a prompt");
+    let options = GenerateOptions { max_tokens: TOKENS, sampling, ignore_eos: true, continuation: true };
+    let mut session = runtime.session().expect("a session");
+    let mut measured = Vec::new();
+    for _ in 0..2 {
+        session.clear();
+        let mut counts = CountAtTokens(Vec::with_capacity(TOKENS));
+        let answer = runtime.generate(&mut session, &prompt, &options, &mut counts).expect("an answer");
+        assert_eq!(answer.tokens.len(), TOKENS);
+        assert!(!answer.text.is_empty());
+        measured = counts.0.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    }
+    measured
+}
+
+#[test]
+fn resident_and_streamed_greedy_and_drawn() {
+    let drawn = Sampling {
+        temperature: 0.8,
+        top_k: 40,
+        top_p: 0.95,
+        min_p: 0.01,
+        repetition_penalty: 1.1,
+        ..Sampling::default()
+    };
+    let resident = LoadConfiguration::default().residency(Residency::Resident);
+    let streamed = LoadConfiguration::default().cold_fraction(0.75);
+    for (name, configuration) in [("resident", resident), ("streamed", streamed)] {
+        let mut runtime = common::load(&common::demo(), &configuration.context(256).threads(2));
+        for sampling in [Sampling::default(), drawn] {
+            let counts = allocations_per_token(&mut runtime, sampling);
+            assert_eq!(counts.len(), TOKENS - 1);
+            assert!(counts.iter().all(|&count| count == 0), "{name}, {sampling:?}: {counts:?}");
+        }
+        let misses = runtime.status().experts.expect("a store").misses;
+        assert!(name == "resident" || misses > 100, "{misses} misses");
+    }
+}
