@@ -8,82 +8,14 @@ mod common;
 
 use coldpress_kernels::{
     ActivationBlock, InputRows, Isa, Kernels, MatmulJob, MatrixRef, WeightFormat, matmul, matmul::entries,
-    pack_rows, packed_bytes, quantize_rows,
+    quantize_rows,
 };
 use coldpress_workers::Workers;
-use common::{Random, column_counts, random_rows};
+use common::product::{Case, bits};
+use common::{Random, column_counts};
 
-struct Case {
-    format: WeightFormat,
-    rows: usize,
-    columns: usize,
-    packed: Vec<u8>,
-    input: Vec<f32>,
-    blocks: Vec<ActivationBlock>,
-}
-
-impl Case {
-    fn random(
-        random: &mut Random,
-        format: WeightFormat,
-        rows: usize,
-        columns: usize,
-        input_rows: usize,
-    ) -> Case {
-        let source = random_rows(random, format, rows, columns);
-        let mut packed = vec![0; packed_bytes(format, rows, columns)];
-        pack_rows(format, rows, columns, &source, &mut packed);
-        let input = random.floats(input_rows * columns);
-        let blocks = extreme_blocks(random, input.len() / 32);
-        Case { format, rows, columns, packed, input, blocks }
-    }
-
-    fn run(&self, workers: &Workers, isa: Isa) -> Vec<f32> {
-        self.run_rows(workers, isa, 0, self.input.len() / self.columns)
-    }
-
-    fn run_rows(&self, workers: &Workers, isa: Isa, first: usize, count: usize) -> Vec<f32> {
-        let kernels = Kernels::for_isa(isa).expect("the caller asks for supported instruction sets");
-        let weights = MatrixRef::new(self.format, self.rows, self.columns, &self.packed).expect("shape fits");
-        let floats = &self.input[first * self.columns..(first + count) * self.columns];
-        let input = if self.format.is_quantized() {
-            let row_blocks = self.columns / 32;
-            InputRows::new(
-                self.columns,
-                floats,
-                &self.blocks[first * row_blocks..(first + count) * row_blocks],
-            )
-        } else {
-            InputRows::from_floats(self.columns, floats)
-        };
-        let mut output = vec![f32::NAN; count * self.rows];
-        workers.enter(|team| matmul(team, kernels, &mut [MatmulJob::new(weights, input, &mut output)]));
-        output
-    }
-}
-
-/// Activation blocks of random bytes, among them blocks of only -127 or 127.
-fn extreme_blocks(random: &mut Random, count: usize) -> Vec<ActivationBlock> {
-    (0..count)
-        .map(|_| {
-            let kind = random.below(4);
-            let mut block = ActivationBlock::ZERO;
-            for value in &mut block.values {
-                *value = match kind {
-                    0 => 127,
-                    1 => -127,
-                    _ => (random.below(255) as i32 - 127) as i8,
-                };
-            }
-            let (first, second) = block.values.split_at(16);
-            let sum = |half: &[i8]| half.iter().map(|&value| i16::from(value)).sum();
-            ActivationBlock { scale: random.float().abs(), half_sums: [sum(first), sum(second)], ..block }
-        })
-        .collect()
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
+fn kernels(isa: Isa) -> Kernels {
+    Kernels::for_isa(isa).expect("the tests ask for supported instruction sets")
 }
 
 fn supported_entries() -> Vec<(WeightFormat, Isa)> {
@@ -100,9 +32,9 @@ fn every_kernel_gives_the_bits_of_the_scalar_definition() {
                 [(16, 1), (37, 2), (1, 3), (130, 4), (16, 5), (33, 6), (31, 7), (48, 8), (65, 9), (80, 33)]
             {
                 let case = Case::random(&mut random, format, rows, columns, input_rows);
-                let scalar = case.run(&workers, Isa::Scalar);
+                let scalar = case.run(&workers, kernels(Isa::Scalar));
                 assert!(scalar.iter().all(|value| value.is_finite()), "{format}: every output is written");
-                let found = case.run(&workers, isa);
+                let found = case.run(&workers, kernels(isa));
                 assert_eq!(
                     bits(&scalar),
                     bits(&found),
@@ -120,9 +52,9 @@ fn a_row_does_not_depend_on_its_neighbours_or_on_threads() {
     for (format, isa) in entries().filter(|(_, isa)| isa.is_supported()) {
         let columns = column_counts(format)[1];
         let case = Case::random(&mut random, format, 530, columns, 19);
-        let together = case.run(&two, isa);
+        let together = case.run(&two, kernels(isa));
         for row in [0, 1, 7, 8, 15, 18] {
-            let alone = case.run_rows(&one, isa, row, 1);
+            let alone = case.run_rows(&one, kernels(isa), row, 1);
             let expected = &together[row * case.rows..(row + 1) * case.rows];
             assert_eq!(bits(expected), bits(&alone), "{format} {isa}: row {row}");
         }
@@ -153,7 +85,7 @@ fn many_jobs_of_one_region_equal_the_jobs_alone() {
     workers.enter(|team| matmul(team, Kernels::detect(), &mut jobs));
     drop(jobs);
     for (case, output) in cases.iter().zip(&outputs) {
-        assert_eq!(bits(&case.run(&workers, isa)), bits(output), "{}", case.format);
+        assert_eq!(bits(&case.run(&workers, kernels(isa))), bits(output), "{}", case.format);
     }
 }
 
@@ -168,9 +100,8 @@ fn activation_quantisation_has_the_same_bits_everywhere() {
     input[5] = f32::NAN;
     input[40] = f32::NEG_INFINITY;
     let quantize = |isa: Isa| {
-        let kernels = Kernels::for_isa(isa).expect("supported");
         let mut out = vec![ActivationBlock::ZERO; input.len() / 32];
-        workers.enter(|team| quantize_rows(team, kernels, &input, &mut out));
+        workers.enter(|team| quantize_rows(team, kernels(isa), &input, &mut out));
         out
     };
     let scalar = quantize(Isa::Scalar);

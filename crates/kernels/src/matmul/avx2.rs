@@ -1,10 +1,12 @@
-//! AVX2 with FMA and F16C: two 256-bit vectors are the 16 rows of a group.
+//! AVX2 with FMA and F16C, without and with AVX-VNNI: two 256-bit vectors are the 16 rows of a group.
 //!
 //! `vpmaddubsw` multiplies unsigned weight bytes by signed activation bytes and adds pairs into 16 bits with saturation, so
 //! the largest sum must stay below 2^15. Pairs of n-bit weights reach 2 * (2^n - 1) * 127: eight column groups of nibbles,
 //! four of five-bit and two of six-bit values may be added before widening to 32 bits. The signed bytes of Q8_0 are split
-//! into magnitude (as the unsigned factor) and sign (moved to the activation): 2 * 128 * 127 fits as well. The loops are in
-//! `tile.rs`.
+//! into magnitude (as the unsigned factor) and sign (moved to the activation): 2 * 128 * 127 fits as well.
+//!
+//! AVX-VNNI has `vpdpbusd`, which adds four products to 32 bits without a sum in between; signed bytes are made unsigned by
+//! adding 128, as in `avx512.rs`. Everything else is the same. The loops are in `tile.rs`.
 
 use std::arch::x86_64::*;
 
@@ -15,50 +17,59 @@ use crate::blocks::QuantizedFormat;
 use crate::layout::QuantStorage;
 
 pub(super) struct Avx2Tiles;
+pub(super) struct AvxVnniTiles;
 
-impl QuantizedTiles for Avx2Tiles {
-    const ROWS_MAX: usize = 4;
+/// Tiles of a vector type, compiled with its features.
+macro_rules! tiles {
+    ($tiles:ty, $features:literal, $rows:ty) => {
+        impl QuantizedTiles for $tiles {
+            const ROWS_MAX: usize = 4;
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn tile<F: QuantizedFormat, const ROWS: usize>(
-        group: &[u8],
-        rows: &[ActivationBlock],
-        out: &mut [Lanes; ROWS],
-    ) {
-        // SAFETY: passed on from the caller.
-        unsafe { quantized_tile::<_, F, ROWS, 2>(Avx2Rows::new(), group, rows, out) }
-    }
+            #[target_feature(enable = $features)]
+            unsafe fn tile<F: QuantizedFormat, const ROWS: usize>(
+                group: &[u8],
+                rows: &[ActivationBlock],
+                out: &mut [Lanes; ROWS],
+            ) {
+                // SAFETY: passed on from the caller.
+                unsafe { quantized_tile::<_, F, ROWS, 2>(<$rows>::new(), group, rows, out) }
+            }
+        }
+
+        impl FloatTiles for $tiles {
+            const GROUPS_OF_FOUR_ROWS: usize = 1;
+
+            #[target_feature(enable = $features)]
+            unsafe fn tile<E: FloatElement, const GROUPS: usize, const ROWS: usize>(
+                columns: usize,
+                groups: &[u8],
+                rows: &[f32],
+                out: &mut [[Lanes; ROWS]; GROUPS],
+            ) {
+                // SAFETY: passed on from the caller.
+                unsafe { float_tile::<_, E, GROUPS, ROWS, 2>(<$rows>::new(), columns, groups, rows, out) }
+            }
+        }
+    };
 }
 
-impl FloatTiles for Avx2Tiles {
-    const GROUPS_OF_FOUR_ROWS: usize = 1;
+tiles!(Avx2Tiles, "avx2,fma,f16c", Avx2Rows<false>);
+tiles!(AvxVnniTiles, "avx2,fma,f16c,avxvnni", Avx2Rows<true>);
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn tile<E: FloatElement, const GROUPS: usize, const ROWS: usize>(
-        columns: usize,
-        groups: &[u8],
-        rows: &[f32],
-        out: &mut [[Lanes; ROWS]; GROUPS],
-    ) {
-        // SAFETY: passed on from the caller.
-        unsafe { float_tile::<_, E, GROUPS, ROWS, 2>(Avx2Rows::new(), columns, groups, rows, out) }
-    }
-}
-
-/// One 256-bit register of rows.
+/// One 256-bit register of rows; `VNNI` says that products use AVX-VNNI.
 #[derive(Clone, Copy)]
-struct Avx2Rows(());
+struct Avx2Rows<const VNNI: bool>(());
 
-impl Avx2Rows {
+impl<const VNNI: bool> Avx2Rows<VNNI> {
     /// # Safety
-    /// The processor has AVX2, FMA and F16C.
+    /// The processor has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`.
     #[inline(always)]
     unsafe fn new() -> Self {
         Self(())
     }
 }
 
-/// 32-bit sums, and 16-bit sums that wait to be added to them.
+/// 32-bit sums, and 16-bit sums that wait to be added to them (never with AVX-VNNI).
 #[derive(Clone, Copy)]
 struct Sums {
     wide: __m256i,
@@ -73,9 +84,9 @@ macro_rules! with_features {
     };
 }
 
-impl RowVectors for Avx2Rows {
+impl<const VNNI: bool> RowVectors for Avx2Rows<VNNI> {
     const ROWS: usize = 8;
-    const STORED_BYTES_OFFSET: i16 = 0;
+    const STORED_BYTES_OFFSET: i16 = if VNNI { 128 } else { 0 };
 
     type Bytes = __m256i;
     type Ints = __m256i;
@@ -91,7 +102,7 @@ impl RowVectors for Avx2Rows {
 
     #[inline(always)]
     fn stored_bytes(self, bytes: __m256i) -> __m256i {
-        bytes
+        if VNNI { with_features!(_mm256_xor_si256(bytes, _mm256_set1_epi8(-128))) } else { bytes }
     }
 
     #[inline(always)]
@@ -144,6 +155,9 @@ impl RowVectors for Avx2Rows {
     ) -> Sums {
         with_features!({
             let columns = _mm256_set1_epi32(activations.word(group));
+            if VNNI {
+                return Sums { wide: _mm256_dpbusd_avx_epi32(sums.wide, weights, columns), ..sums };
+            }
             let products = if storage == QuantStorage::Bytes {
                 _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(columns, weights))
             } else {
@@ -161,11 +175,14 @@ impl RowVectors for Avx2Rows {
             QuantStorage::NibblesAndBitPairs => groups.is_multiple_of(2),
             QuantStorage::Bytes => true,
         };
-        if full { self.begin(self.finish(sums)) } else { sums }
+        if full && !VNNI { self.begin(self.finish(sums)) } else { sums }
     }
 
     #[inline(always)]
     fn finish(self, sums: Sums) -> __m256i {
+        if VNNI {
+            return sums.wide;
+        }
         with_features!(_mm256_add_epi32(sums.wide, _mm256_madd_epi16(sums.narrow, _mm256_set1_epi16(1))))
     }
 

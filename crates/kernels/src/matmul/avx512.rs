@@ -9,7 +9,7 @@ use super::driver::{FloatElement, FloatTiles, Lanes, QuantizedTiles};
 use super::tile::{RowVectors, float_tile, quantized_tile};
 use crate::activations::ActivationBlock;
 use crate::blocks::QuantizedFormat;
-use crate::layout::{GROUP_ROWS, QuantStorage};
+use crate::layout::{GROUP_ROWS, QuantStorage, VECTOR_BYTES};
 
 pub(super) struct Avx512Tiles;
 
@@ -44,14 +44,36 @@ impl FloatTiles for Avx512Tiles {
 
 /// One 512-bit register of rows.
 #[derive(Clone, Copy)]
-struct Avx512Rows(());
+pub(super) struct Avx512Rows(());
 
 impl Avx512Rows {
     /// # Safety
     /// The processor has AVX-512 F, BW, DQ, VL and VNNI.
     #[inline(always)]
-    unsafe fn new() -> Self {
+    pub(super) unsafe fn new() -> Self {
         Self(())
+    }
+
+    #[inline(always)]
+    pub(super) fn load_lanes(self, lanes: &Lanes) -> __m512 {
+        // SAFETY: 16 f32; `self` is the proof that the processor has the features.
+        unsafe { _mm512_loadu_ps(lanes.as_ptr()) }
+    }
+
+    #[inline(always)]
+    pub(super) fn load_ints(self, lanes: &[i32; GROUP_ROWS]) -> __m512i {
+        // SAFETY: 16 integers; `self` is the proof that the processor has the features.
+        unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
+    }
+
+    /// Stores bytes minus `offset`.
+    #[inline(always)]
+    pub(super) fn store_signed(self, bytes: __m512i, offset: i8, target: &mut [u8; VECTOR_BYTES]) {
+        // SAFETY: 64 bytes; `self` is the proof that the processor has the features.
+        unsafe {
+            let signed = _mm512_sub_epi8(bytes, _mm512_set1_epi8(offset));
+            _mm512_storeu_si512(target.as_mut_ptr().cast(), signed);
+        }
     }
 }
 

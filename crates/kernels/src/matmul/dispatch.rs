@@ -9,7 +9,11 @@ use super::driver::{Bf16Element, F16Element, F32Element};
 #[cfg(target_arch = "aarch64")]
 use super::neon::NeonTiles;
 #[cfg(target_arch = "x86_64")]
-use super::{avx2::Avx2Tiles, avx512::Avx512Tiles};
+use super::{
+    amx::run_amx,
+    avx2::{Avx2Tiles, AvxVnniTiles},
+    avx512::Avx512Tiles,
+};
 
 /// Computes a span of row groups; the processor must have the instruction set of the entry.
 pub(super) type RunSpan = unsafe fn(&Span<'_>);
@@ -20,33 +24,37 @@ struct KernelEntry {
     run: RunSpan,
 }
 
-/// The eleven entries of one instruction set.
+/// The eleven entries of one instruction set: its tiles, and what runs a span of quantised weights with them.
 macro_rules! entries_of {
-    ($isa:expr, $tiles:ty) => {
+    ($isa:expr, $tiles:ty, $run_quantized:ident) => {
         [
             KernelEntry { format: WeightFormat::F32, isa: $isa, run: run_float::<$tiles, F32Element> },
             KernelEntry { format: WeightFormat::F16, isa: $isa, run: run_float::<$tiles, F16Element> },
             KernelEntry { format: WeightFormat::BF16, isa: $isa, run: run_float::<$tiles, Bf16Element> },
-            KernelEntry { format: WeightFormat::Q8_0, isa: $isa, run: run_quantized::<$tiles, Q8_0> },
-            KernelEntry { format: WeightFormat::Q4_0, isa: $isa, run: run_quantized::<$tiles, Q4_0> },
-            KernelEntry { format: WeightFormat::Q4_1, isa: $isa, run: run_quantized::<$tiles, Q4_1> },
-            KernelEntry { format: WeightFormat::Q5_0, isa: $isa, run: run_quantized::<$tiles, Q5_0> },
-            KernelEntry { format: WeightFormat::Q5_1, isa: $isa, run: run_quantized::<$tiles, Q5_1> },
-            KernelEntry { format: WeightFormat::Q4K, isa: $isa, run: run_quantized::<$tiles, Q4K> },
-            KernelEntry { format: WeightFormat::Q5K, isa: $isa, run: run_quantized::<$tiles, Q5K> },
-            KernelEntry { format: WeightFormat::Q6K, isa: $isa, run: run_quantized::<$tiles, Q6K> },
+            KernelEntry { format: WeightFormat::Q8_0, isa: $isa, run: $run_quantized::<$tiles, Q8_0> },
+            KernelEntry { format: WeightFormat::Q4_0, isa: $isa, run: $run_quantized::<$tiles, Q4_0> },
+            KernelEntry { format: WeightFormat::Q4_1, isa: $isa, run: $run_quantized::<$tiles, Q4_1> },
+            KernelEntry { format: WeightFormat::Q5_0, isa: $isa, run: $run_quantized::<$tiles, Q5_0> },
+            KernelEntry { format: WeightFormat::Q5_1, isa: $isa, run: $run_quantized::<$tiles, Q5_1> },
+            KernelEntry { format: WeightFormat::Q4K, isa: $isa, run: $run_quantized::<$tiles, Q4K> },
+            KernelEntry { format: WeightFormat::Q5K, isa: $isa, run: $run_quantized::<$tiles, Q5K> },
+            KernelEntry { format: WeightFormat::Q6K, isa: $isa, run: $run_quantized::<$tiles, Q6K> },
         ]
     };
 }
 
 static TABLES: &[&[KernelEntry]] = &[
-    &entries_of!(Isa::Scalar, ScalarTiles),
+    &entries_of!(Isa::Scalar, ScalarTiles, run_quantized),
     #[cfg(target_arch = "x86_64")]
-    &entries_of!(Isa::Avx2, Avx2Tiles),
+    &entries_of!(Isa::Avx2, Avx2Tiles, run_quantized),
     #[cfg(target_arch = "x86_64")]
-    &entries_of!(Isa::Avx512Vnni, Avx512Tiles),
+    &entries_of!(Isa::AvxVnni, AvxVnniTiles, run_quantized),
+    #[cfg(target_arch = "x86_64")]
+    &entries_of!(Isa::Avx512Vnni, Avx512Tiles, run_quantized),
+    #[cfg(target_arch = "x86_64")]
+    &entries_of!(Isa::AmxInt8, Avx512Tiles, run_amx),
     #[cfg(target_arch = "aarch64")]
-    &entries_of!(Isa::Neon, NeonTiles),
+    &entries_of!(Isa::Neon, NeonTiles, run_quantized),
 ];
 
 /// Format and instruction set of every matrix kernel in this build, whether or not this processor can run it.

@@ -30,7 +30,7 @@ impl Span<'_> {
     ///
     /// # Safety
     /// `output[input_row * output_stride..][..rows]` must be writable and nobody else's.
-    unsafe fn store(&self, group: usize, input_row: usize, lanes: &Lanes) {
+    pub(super) unsafe fn store(&self, group: usize, input_row: usize, lanes: &Lanes) {
         let first = group * GROUP_ROWS;
         let count = GROUP_ROWS.min(self.rows - first);
         // SAFETY: `first + count <= rows`, so this stays in the part of the output that the caller grants.
@@ -63,39 +63,56 @@ pub(super) trait QuantizedTiles {
 /// Most activation bytes that one pass over the weights of a span uses again and again: half of a small L2 cache.
 const INPUT_BYTES_PER_PASS: usize = 256 * 1024;
 
+/// Activation rows, a multiple of `tile_rows`, that stay in the cache while a pass over the weights uses them.
+pub(super) fn rows_per_pass(row_blocks: usize, tile_rows: usize) -> usize {
+    let rows = INPUT_BYTES_PER_PASS / (row_blocks * size_of::<ActivationBlock>());
+    rows.max(1).next_multiple_of(tile_rows)
+}
+
 /// Runs a span of quantised weights.
 ///
 /// # Safety
 /// As [`QuantizedTiles::tile`]; `span` is consistent and its output rows belong to the caller.
 pub(super) unsafe fn run_quantized<T: QuantizedTiles, F: QuantizedFormat>(span: &Span<'_>) {
     let row_blocks = crate::activations::blocks_per_row(span.columns);
-    let rows_per_pass =
-        (INPUT_BYTES_PER_PASS / (row_blocks * size_of::<ActivationBlock>())).max(1).next_multiple_of(8);
+    let pass_rows = rows_per_pass(row_blocks, 8);
     let input = &span.input.blocks()[..span.input.rows() * row_blocks];
-    for (pass, pass_input) in input.chunks(rows_per_pass * row_blocks).enumerate() {
+    for (pass, rows) in input.chunks(pass_rows * row_blocks).enumerate() {
         for (group, weights) in span.weights.chunks_exact(span.group_bytes).enumerate() {
-            let mut first = pass * rows_per_pass;
-            let mut rest = pass_input;
-            while !rest.is_empty() {
-                // SAFETY: passed on from the caller; each tile gets as many rows as its size says.
-                let done = unsafe {
-                    match rest.len() / row_blocks {
-                        8.. if T::ROWS_MAX >= 8 => {
-                            quantized_tile::<T, F, 8>(span, group, weights, first, &rest[..8 * row_blocks])
-                        }
-                        4.. => {
-                            quantized_tile::<T, F, 4>(span, group, weights, first, &rest[..4 * row_blocks])
-                        }
-                        2.. => {
-                            quantized_tile::<T, F, 2>(span, group, weights, first, &rest[..2 * row_blocks])
-                        }
-                        _ => quantized_tile::<T, F, 1>(span, group, weights, first, &rest[..row_blocks]),
-                    }
-                };
-                first += done;
-                rest = &rest[done * row_blocks..];
-            }
+            // SAFETY: passed on from the caller.
+            unsafe { quantized_rows::<T, F>(span, group, weights, pass * pass_rows, rows) };
         }
+    }
+}
+
+/// Multiplies one group by whole activation rows, which are those from `first` on.
+///
+/// # Safety
+/// As [`run_quantized`].
+pub(super) unsafe fn quantized_rows<T: QuantizedTiles, F: QuantizedFormat>(
+    span: &Span<'_>,
+    group: usize,
+    weights: &[u8],
+    first: usize,
+    rows: &[ActivationBlock],
+) {
+    let row_blocks = crate::activations::blocks_per_row(span.columns);
+    let mut first = first;
+    let mut rest = rows;
+    while !rest.is_empty() {
+        // SAFETY: passed on from the caller; each tile gets as many rows as its size says.
+        let done = unsafe {
+            match rest.len() / row_blocks {
+                8.. if T::ROWS_MAX >= 8 => {
+                    quantized_tile::<T, F, 8>(span, group, weights, first, &rest[..8 * row_blocks])
+                }
+                4.. => quantized_tile::<T, F, 4>(span, group, weights, first, &rest[..4 * row_blocks]),
+                2.. => quantized_tile::<T, F, 2>(span, group, weights, first, &rest[..2 * row_blocks]),
+                _ => quantized_tile::<T, F, 1>(span, group, weights, first, &rest[..row_blocks]),
+            }
+        };
+        first += done;
+        rest = &rest[done * row_blocks..];
     }
 }
 

@@ -115,11 +115,11 @@ pub(super) unsafe fn quantized_tile<
 
 /// The weights of one step: some rows of 32 columns.
 #[derive(Clone, Copy)]
-struct StepWeights<'a> {
+pub(super) struct StepWeights<'a> {
     /// One whole packed block.
-    block: &'a [u8],
-    step: usize,
-    first_row: usize,
+    pub block: &'a [u8],
+    pub step: usize,
+    pub first_row: usize,
 }
 
 /// The activations of one step: block `column_step` of every row of the tile.
@@ -287,7 +287,7 @@ unsafe fn column_group<
 /// # Safety
 /// As [`column_group`].
 #[inline(always)]
-unsafe fn quants<V: RowVectors, F: QuantizedFormat, const HALF: usize, const INDEX: usize>(
+pub(super) unsafe fn quants<V: RowVectors, F: QuantizedFormat, const HALF: usize, const INDEX: usize>(
     v: V,
     weights: StepWeights<'_>,
 ) -> V::Bytes {
@@ -320,7 +320,7 @@ unsafe fn quants<V: RowVectors, F: QuantizedFormat, const HALF: usize, const IND
 /// # Safety
 /// As [`add_step`].
 #[inline(always)]
-unsafe fn scales<V: RowVectors, F: QuantizedFormat>(
+pub(super) unsafe fn scales<V: RowVectors, F: QuantizedFormat>(
     v: V,
     weights: StepWeights<'_>,
 ) -> (V::Floats, V::Floats) {

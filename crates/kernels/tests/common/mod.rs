@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+pub mod product;
+
 use coldpress_kernels::WeightFormat;
 
 /// SplitMix64.
