@@ -18,6 +18,7 @@
 
 use std::arch::asm;
 use std::arch::x86_64::__m512;
+use std::hint::black_box;
 
 use super::avx512::Avx512Rows;
 use super::driver::{Lanes, QuantizedTiles, Span, quantized_rows, rows_per_pass, run_quantized};
@@ -276,17 +277,19 @@ unsafe fn add_chunk<F: QuantizedFormat, const TILE_ROWS: usize>(
         *accumulator = v.load_lanes(lanes);
     }
     let [even, odd] = sums;
+    // Hidden from the compiler, which would copy the f32 part for the last step and spill the accumulators around it.
+    let end = black_box(chunk.steps);
     // SAFETY: passed on from the caller. A product is stored before another one begins in its tile.
     unsafe {
         begin_step::<F, 0>(stored, left, 0);
         for step in (0..chunk.steps).step_by(2) {
-            if step + 1 < chunk.steps {
+            if step + 1 < end {
                 begin_step::<F, 1>(stored, left, step + 1);
             }
             store_step::<F, 0>(even);
             add_step::<F, TILE_ROWS>(v, chunk, step, left, even, &mut accumulators);
             if step + 1 < chunk.steps {
-                if step + 2 < chunk.steps {
+                if step + 2 < end {
                     begin_step::<F, 0>(stored, left, step + 2);
                 }
                 store_step::<F, 1>(odd);
@@ -315,26 +318,48 @@ unsafe fn add_step<F: QuantizedFormat, const TILE_ROWS: usize>(
     sums: &StepSums,
     accumulators: &mut [__m512; TILE_ROWS],
 ) {
-    let packed = const { packed_block(F::FORMAT) };
-    // SAFETY: a row of the tile has the block of this step; lanes are 16 values.
+    // SAFETY: passed on from the caller. Written out, so that the accumulators stay in registers.
     unsafe {
-        let scale = v.load_lanes(&chunk.scales[step]);
-        let minimum = v.load_lanes(&chunk.minimums[step]);
-        let half_scales = [0, 1].map(|half| v.load_lanes(&chunk.half_scales[step][half]));
-        for (row, accumulator) in accumulators.iter_mut().enumerate() {
-            let block = left.blocks.get_unchecked(row * left.row_blocks + step);
-            let mut sum = v.to_floats(v.load_ints(&sums.0[0][row]));
-            if packed.scales == ScaleStorage::HalfStepSubScale {
-                let first = v.fma(sum, half_scales[0], v.splat(0.0));
-                let second = v.to_floats(v.load_ints(&sums.0[1][row]));
-                sum = v.fma(second, half_scales[1], first);
-            }
-            let block_scale = v.splat(block.scale);
-            *accumulator = v.fma(v.mul(scale, block_scale), sum, *accumulator);
-            if packed.minimums != MinimumStorage::Absent {
-                let block_sum = v.to_floats(v.weighted_sums(block, (1, 1)));
-                *accumulator = v.fma(v.mul(minimum, block_scale), block_sum, *accumulator);
-            }
+        add_four_rows::<F, TILE_ROWS, 0>(v, chunk, step, left, sums, accumulators);
+        add_four_rows::<F, TILE_ROWS, 4>(v, chunk, step, left, sums, accumulators);
+        if TILE_ROWS == ROWS {
+            add_four_rows::<F, TILE_ROWS, 8>(v, chunk, step, left, sums, accumulators);
+            add_four_rows::<F, TILE_ROWS, 12>(v, chunk, step, left, sums, accumulators);
+        }
+    }
+}
+
+/// Rows `FIRST` to `FIRST + 3` of [`add_step`].
+///
+/// # Safety
+/// As [`add_step`].
+#[inline(always)]
+unsafe fn add_four_rows<F: QuantizedFormat, const TILE_ROWS: usize, const FIRST: usize>(
+    v: Avx512Rows,
+    chunk: &Chunk,
+    step: usize,
+    left: LeftRows<'_>,
+    sums: &StepSums,
+    accumulators: &mut [__m512; TILE_ROWS],
+) {
+    let packed = const { packed_block(F::FORMAT) };
+    let scale = v.load_lanes(&chunk.scales[step]);
+    let minimum = v.load_lanes(&chunk.minimums[step]);
+    let half_scales = [0, 1].map(|half| v.load_lanes(&chunk.half_scales[step][half]));
+    for (row, accumulator) in accumulators.iter_mut().enumerate().skip(FIRST).take(4) {
+        // SAFETY: a row of the tile has the block of this step.
+        let block = unsafe { left.blocks.get_unchecked(row * left.row_blocks + step) };
+        let mut sum = v.to_floats(v.load_ints(&sums.0[0][row]));
+        if packed.scales == ScaleStorage::HalfStepSubScale {
+            let first = v.fma(sum, half_scales[0], v.splat(0.0));
+            let second = v.to_floats(v.load_ints(&sums.0[1][row]));
+            sum = v.fma(second, half_scales[1], first);
+        }
+        let block_scale = v.splat(block.scale);
+        *accumulator = v.fma(v.mul(scale, block_scale), sum, *accumulator);
+        if packed.minimums != MinimumStorage::Absent {
+            let block_sum = v.to_floats(v.weighted_sums(block, (1, 1)));
+            *accumulator = v.fma(v.mul(minimum, block_scale), block_sum, *accumulator);
         }
     }
 }
