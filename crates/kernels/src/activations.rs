@@ -14,6 +14,8 @@ use crate::blocks::STEP_COLUMNS;
 pub const SMALLEST_MAGNITUDE: f32 = 128.0 * f32::MIN_POSITIVE;
 
 /// 32 activations of one row as signed bytes with a scale; a row of `columns` activations is `columns / 32` blocks.
+///
+/// The sums are there so that no kernel has to make them again for every group of weight rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct ActivationBlock {
@@ -21,25 +23,49 @@ pub struct ActivationBlock {
     pub values: [i8; STEP_COLUMNS],
     /// Value of one unit; NaN marks a block that held a NaN or an infinity.
     pub scale: f32,
+    /// `scale * sum of all values`: what a minimum of the weights is multiplied by.
+    pub scaled_sum: f32,
+    /// `-8 * sum of all values`: what takes off an offset of 8 from the weights.
+    pub start_of_offset_8: i32,
     /// Sum of the first and of the second 16 values.
     pub half_sums: [i16; 2],
 }
 
-const _: () = assert!(size_of::<ActivationBlock>() == 40 && align_of::<ActivationBlock>() == 4);
+const _: () = assert!(size_of::<ActivationBlock>() == 48 && align_of::<ActivationBlock>() == 4);
 
 impl ActivationBlock {
     /// A block of zeros.
-    pub const ZERO: ActivationBlock =
-        ActivationBlock { values: [0; STEP_COLUMNS], scale: 0.0, half_sums: [0; 2] };
+    pub const ZERO: ActivationBlock = ActivationBlock {
+        values: [0; STEP_COLUMNS],
+        scale: 0.0,
+        scaled_sum: 0.0,
+        start_of_offset_8: 0,
+        half_sums: [0; 2],
+    };
 
     /// Quantises 32 activations.
     pub fn quantize(values: &[f32; STEP_COLUMNS]) -> ActivationBlock {
         quantize_block(values)
     }
 
-    /// Sum of all 32 values.
-    pub fn sum(&self) -> i32 {
-        i32::from(self.half_sums[0]) + i32::from(self.half_sums[1])
+    /// The block of these values (between -127 and 127) and this scale.
+    #[inline(always)] // as `quantize_blocks`
+    pub fn from_values(values: [i8; STEP_COLUMNS], scale: f32) -> ActivationBlock {
+        let mut half_sums = [0_i16; 2];
+        let (halves, _) = values.as_chunks::<{ STEP_COLUMNS / 2 }>();
+        for (sum, half) in half_sums.iter_mut().zip(halves) {
+            for &value in half {
+                *sum += i16::from(value);
+            }
+        }
+        let sum = i32::from(half_sums[0]) + i32::from(half_sums[1]);
+        ActivationBlock {
+            values,
+            scale,
+            scaled_sum: scale * sum as f32,
+            start_of_offset_8: -8 * sum,
+            half_sums,
+        }
     }
 
     /// The four values of column group `group` (below 8) as one little-endian word.
@@ -57,7 +83,7 @@ mod plain_old_data {
 
     // SAFETY: all bytes zero is a valid value of every field.
     unsafe impl bytemuck::Zeroable for ActivationBlock {}
-    // SAFETY: `repr(C)`, 32 + 4 + 4 bytes without padding (checked by the size assertion), every bit pattern is valid.
+    // SAFETY: `repr(C)`, 32 + 4 * 4 bytes without padding (checked by the size assertion), every bit pattern is valid.
     unsafe impl bytemuck::Pod for ActivationBlock {}
 }
 
@@ -222,14 +248,12 @@ fn quantize_block(values: &[f32; STEP_COLUMNS]) -> ActivationBlock {
     let largest_bits = values.iter().fold(0, |largest, value| largest.max(value.to_bits() & 0x7fff_ffff));
     let largest = f32::from_bits(largest_bits);
     if !largest.is_finite() {
-        return ActivationBlock { scale: f32::NAN, ..ActivationBlock::ZERO };
+        return ActivationBlock::from_values([0; STEP_COLUMNS], f32::NAN);
     }
     if largest < SMALLEST_MAGNITUDE {
         return ActivationBlock::ZERO;
     }
     let inverse = 127.0 / largest;
     let quants = values.map(|value| (value * inverse + ROUNDING_MAGIC).to_bits() as u8 as i8);
-    let half_sum = |half: &[i8]| half.iter().map(|&quant| i16::from(quant)).sum();
-    let (first, second) = quants.split_at(STEP_COLUMNS / 2);
-    ActivationBlock { values: quants, scale: largest / 127.0, half_sums: [half_sum(first), half_sum(second)] }
+    ActivationBlock::from_values(quants, largest / 127.0)
 }

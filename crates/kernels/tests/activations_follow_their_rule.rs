@@ -25,7 +25,9 @@ fn values_scale_and_sums_follow_the_rule() {
         let sums: Vec<i16> =
             block.values.chunks(16).map(|half| half.iter().map(|&q| i16::from(q)).sum()).collect();
         assert_eq!(block.half_sums.as_slice(), sums);
-        assert_eq!(block.sum(), i32::from(sums[0]) + i32::from(sums[1]));
+        let sum = i32::from(sums[0]) + i32::from(sums[1]);
+        assert_eq!(block.start_of_offset_8, -8 * sum);
+        assert_eq!(block.scaled_sum.to_bits(), (block.scale * sum as f32).to_bits());
     }
 }
 

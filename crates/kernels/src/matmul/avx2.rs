@@ -128,10 +128,20 @@ impl<const VNNI: bool> RowVectors for Avx2Rows<VNNI> {
     }
 
     #[inline(always)]
-    fn weighted_sums(self, activations: &ActivationBlock, factors: (i16, i16)) -> __m256i {
-        let pair = |(first, second): (i16, i16)| i32::from(first) & 0xffff | i32::from(second) << 16;
-        let half_sums = pair(activations.half_sums.into());
-        with_features!(_mm256_madd_epi16(_mm256_set1_epi32(half_sums), _mm256_set1_epi32(pair(factors))))
+    fn start(self, activations: &ActivationBlock, offset: i16) -> __m256i {
+        let shift = offset.trailing_zeros() as i32 - 3;
+        with_features!({
+            let start = _mm256_set1_epi32(activations.start_of_offset_8);
+            _mm256_sll_epi32(start, _mm_cvtsi32_si128(shift))
+        })
+    }
+
+    #[inline(always)]
+    fn half_start(self, activations: &ActivationBlock, offset: i16, half: usize) -> __m256i {
+        let [first, second] = activations.half_sums;
+        let half_sums = i32::from(first) & 0xffff | i32::from(second) << 16;
+        let factor = (i32::from(-offset) & 0xffff) << (16 * half);
+        with_features!(_mm256_madd_epi16(_mm256_set1_epi32(half_sums), _mm256_set1_epi32(factor)))
     }
 
     #[inline(always)]

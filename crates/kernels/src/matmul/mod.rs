@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! acc = fma(weight_scale * activation_scale, isum as f32, acc)      isum: exact integer sum over the step
-//! acc = fma(weight_minimum * activation_scale, sum of activations as f32, acc)    formats with a minimum
+//! acc = fma(weight_minimum, activation_scale * sum of activations as f32, acc)    formats with a minimum
 //! ```
 //!
 //! (Q6_K: isum = sub_scale_0 * isum_0 + sub_scale_1 * isum_1 over the half steps; float weights: `acc = fma(w, x, acc)`
@@ -26,6 +26,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_i8mm;
 
 use std::marker::PhantomData;
 use std::ops::Range;

@@ -1,58 +1,69 @@
-//! AArch64 with the dot product extension: four 128-bit vectors are the 16 rows of a group.
+//! AArch64 with the dot product extension, without and with int8 matrices: four 128-bit vectors are the 16 rows of a group.
 //!
 //! `sdot` adds four products of signed bytes to each 32-bit lane and can take its activation word from a lane of a vector,
 //! so the activations of a step stay in two registers for all rows. The intrinsic is not stable, so the instruction is
-//! written as `asm!`. Stored values of up to six bits are valid signed bytes. The loops are in `tile.rs`.
+//! written as `asm!`. Stored values of up to six bits are valid signed bytes. The loops are in `tile.rs`; sums by int8 matrices
+//! are in `neon_i8mm.rs`.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::driver::{FloatElement, FloatTiles, Lanes, QuantizedTiles};
-use super::tile::{RowVectors, float_tile, quantized_tile};
+use super::neon_i8mm::matrix_sums;
+use super::tile::{RowVectors, StepRows, StepWeights, float_tile, integer_sums, quantized_tile};
 use crate::activations::ActivationBlock;
 use crate::blocks::QuantizedFormat;
 use crate::layout::QuantStorage;
 
 pub(super) struct NeonTiles;
+pub(super) struct NeonI8mmTiles;
 
-impl QuantizedTiles for NeonTiles {
-    const ROWS_MAX: usize = 4;
+/// Tiles of a vector type, compiled with its features.
+macro_rules! tiles {
+    ($tiles:ty, $features:literal, $rows:ty) => {
+        impl QuantizedTiles for $tiles {
+            const ROWS_MAX: usize = 4;
 
-    #[target_feature(enable = "neon,dotprod")]
-    unsafe fn tile<F: QuantizedFormat, const ROWS: usize>(
-        group: &[u8],
-        rows: &[ActivationBlock],
-        out: &mut [Lanes; ROWS],
-    ) {
-        // SAFETY: passed on from the caller.
-        unsafe { quantized_tile::<_, F, ROWS, 4>(NeonRows::new(), group, rows, out) }
-    }
+            #[target_feature(enable = $features)]
+            unsafe fn tile<F: QuantizedFormat, const ROWS: usize>(
+                group: &[u8],
+                rows: &[ActivationBlock],
+                out: &mut [Lanes; ROWS],
+            ) {
+                // SAFETY: passed on from the caller.
+                unsafe { quantized_tile::<_, F, ROWS, 4>(<$rows>::new(), group, rows, out) }
+            }
+        }
+
+        impl FloatTiles for $tiles {
+            const GROUPS_OF_FOUR_ROWS: usize = 1;
+
+            #[target_feature(enable = $features)]
+            unsafe fn tile<E: FloatElement, const GROUPS: usize, const ROWS: usize>(
+                columns: usize,
+                groups: &[u8],
+                rows: &[f32],
+                out: &mut [[Lanes; ROWS]; GROUPS],
+            ) {
+                // SAFETY: passed on from the caller.
+                unsafe { float_tile::<_, E, GROUPS, ROWS, 4>(<$rows>::new(), columns, groups, rows, out) }
+            }
+        }
+    };
 }
 
-impl FloatTiles for NeonTiles {
-    const GROUPS_OF_FOUR_ROWS: usize = 1;
+tiles!(NeonTiles, "neon,dotprod", NeonRows<false>);
+tiles!(NeonI8mmTiles, "neon,dotprod,i8mm", NeonRows<true>);
 
-    #[target_feature(enable = "neon,dotprod")]
-    unsafe fn tile<E: FloatElement, const GROUPS: usize, const ROWS: usize>(
-        columns: usize,
-        groups: &[u8],
-        rows: &[f32],
-        out: &mut [[Lanes; ROWS]; GROUPS],
-    ) {
-        // SAFETY: passed on from the caller.
-        unsafe { float_tile::<_, E, GROUPS, ROWS, 4>(NeonRows::new(), columns, groups, rows, out) }
-    }
-}
-
-/// One 128-bit register of rows.
+/// One 128-bit register of rows; `I8MM` says that several activation rows are multiplied as int8 matrices.
 #[derive(Clone, Copy)]
-pub(super) struct NeonRows(());
+pub(super) struct NeonRows<const I8MM: bool>(());
 
-impl NeonRows {
+impl<const I8MM: bool> NeonRows<I8MM> {
     /// # Safety
-    /// The processor has NEON and the dot product extension.
+    /// The processor has NEON and the dot product extension, and int8 matrices if `I8MM`.
     #[inline(always)]
-    pub(super) unsafe fn new() -> Self {
+    unsafe fn new() -> Self {
         Self(())
     }
 }
@@ -81,7 +92,7 @@ macro_rules! dot_lane {
     };
 }
 
-impl RowVectors for NeonRows {
+impl<const I8MM: bool> RowVectors for NeonRows<I8MM> {
     const ROWS: usize = 4;
     const STORED_BYTES_OFFSET: i16 = 0;
 
@@ -121,9 +132,13 @@ impl RowVectors for NeonRows {
     }
 
     #[inline(always)]
-    fn weighted_sums(self, activations: &ActivationBlock, factors: (i16, i16)) -> int32x4_t {
-        let [first, second] = activations.half_sums.map(i32::from);
-        with_features!(vdupq_n_s32(i32::from(factors.0) * first + i32::from(factors.1) * second))
+    fn start(self, activations: &ActivationBlock, offset: i16) -> int32x4_t {
+        with_features!(vdupq_n_s32(activations.start_of_offset_8 * (i32::from(offset) / 8)))
+    }
+
+    #[inline(always)]
+    fn half_start(self, activations: &ActivationBlock, offset: i16, half: usize) -> int32x4_t {
+        with_features!(vdupq_n_s32(-i32::from(offset) * i32::from(activations.half_sums[half])))
     }
 
     #[inline(always)]
@@ -166,6 +181,22 @@ impl RowVectors for NeonRows {
     #[inline(always)]
     fn finish(self, partial: int32x4_t) -> int32x4_t {
         partial
+    }
+
+    #[inline(always)]
+    unsafe fn integer_sums<F: QuantizedFormat, const ROWS: usize>(
+        self,
+        weights: StepWeights<'_>,
+        activations: StepRows<'_>,
+    ) -> [int32x4_t; ROWS] {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            if I8MM && ROWS.is_multiple_of(2) {
+                matrix_sums::<_, F, ROWS>(self, weights, activations)
+            } else {
+                integer_sums::<_, F, ROWS>(self, weights, activations)
+            }
+        }
     }
 
     #[inline(always)]

@@ -63,7 +63,7 @@ fn add_block(
                 -(fields.minimum_f32() * f32::from(fields.sub_minimums[step]))
             }
         };
-        accumulator = (minimum * activations.scale).mul_add(activations.sum() as f32, accumulator);
+        accumulator = minimum.mul_add(activations.scaled_sum, accumulator);
     }
     accumulator
 }

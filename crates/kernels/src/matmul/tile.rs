@@ -39,8 +39,10 @@ pub(super) trait RowVectors: Copy {
     /// `nibbles | (bits FROM .. FROM + width of plane, moved to bit 4)`, for masks of one or two bits at bit 4.
     fn add_high_bits(self, nibbles: Self::Bytes, plane: Self::Bytes, from: u32, mask: u8) -> Self::Bytes;
 
-    /// `factors.0 * sum of the first 16 activations + factors.1 * sum of the second 16`.
-    fn weighted_sums(self, activations: &ActivationBlock, factors: (i16, i16)) -> Self::Ints;
+    /// `-offset * sum of the activations`, for the offsets 8, 16 and 128.
+    fn start(self, activations: &ActivationBlock, offset: i16) -> Self::Ints;
+    /// `-offset * sum of the activations of half step `half``.
+    fn half_start(self, activations: &ActivationBlock, offset: i16, half: usize) -> Self::Ints;
     fn zero(self) -> Self::Ints;
     fn begin(self, start: Self::Ints) -> Self::Partial;
     /// Adds the products of one column group (of 8, at four columns each).
@@ -55,6 +57,19 @@ pub(super) trait RowVectors: Copy {
     /// Called after `groups` column groups of a half step, so that narrow sums can be widened before they overflow.
     fn widen(self, storage: QuantStorage, partial: Self::Partial, groups: usize) -> Self::Partial;
     fn finish(self, partial: Self::Partial) -> Self::Ints;
+    /// What [`integer_sums`] computes; instruction sets that have a better way for many rows write their own.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn integer_sums<F: QuantizedFormat, const ROWS: usize>(
+        self,
+        weights: StepWeights<'_>,
+        activations: StepRows<'_>,
+    ) -> [Self::Ints; ROWS] {
+        // SAFETY: passed on from the caller.
+        unsafe { integer_sums::<Self, F, ROWS>(self, weights, activations) }
+    }
     /// `a * factor + b * other`.
     fn weigh(self, a: Self::Ints, factor: Self::Ints, b: Self::Ints, other: Self::Ints) -> Self::Ints;
 
@@ -124,7 +139,7 @@ pub(super) struct StepWeights<'a> {
 
 /// The activations of one step: block `column_step` of every row of the tile.
 #[derive(Clone, Copy)]
-struct StepRows<'a> {
+pub(super) struct StepRows<'a> {
     rows: &'a [ActivationBlock],
     row_blocks: usize,
     column_step: usize,
@@ -134,7 +149,7 @@ impl<'a> StepRows<'a> {
     /// # Safety
     /// `row` is a row of the tile.
     #[inline(always)]
-    unsafe fn get(self, row: usize) -> &'a ActivationBlock {
+    pub(super) unsafe fn get(self, row: usize) -> &'a ActivationBlock {
         debug_assert!(row * self.row_blocks + self.column_step < self.rows.len());
         // SAFETY: every row has `row_blocks` blocks, and `column_step` is one of them.
         unsafe { self.rows.get_unchecked(row * self.row_blocks + self.column_step) }
@@ -155,15 +170,14 @@ unsafe fn add_step<V: RowVectors, F: QuantizedFormat, const ROWS: usize>(
     let packed = const { packed_block(F::FORMAT) };
     // SAFETY: passed on from the caller.
     unsafe {
-        let sums = integer_sums::<V, F, ROWS>(v, weights, activations);
+        let sums = v.integer_sums::<F, ROWS>(weights, activations);
         let (scale, minimum) = scales::<V, F>(v, weights);
         for row in 0..ROWS {
             let block = activations.get(row);
-            let block_scale = v.splat(block.scale);
-            let mut sum = v.fma(v.mul(scale, block_scale), v.to_floats(sums[row]), accumulators[row]);
+            let factor = v.mul(scale, v.splat(block.scale));
+            let mut sum = v.fma(factor, v.to_floats(sums[row]), accumulators[row]);
             if packed.minimums != MinimumStorage::Absent {
-                let block_sum = v.to_floats(v.weighted_sums(block, (1, 1)));
-                sum = v.fma(v.mul(minimum, block_scale), block_sum, sum);
+                sum = v.fma(minimum, v.splat(block.scaled_sum), sum);
             }
             accumulators[row] = sum;
         }
@@ -175,7 +189,7 @@ unsafe fn add_step<V: RowVectors, F: QuantizedFormat, const ROWS: usize>(
 /// # Safety
 /// As [`add_step`].
 #[inline(always)]
-unsafe fn integer_sums<V: RowVectors, F: QuantizedFormat, const ROWS: usize>(
+pub(super) unsafe fn integer_sums<V: RowVectors, F: QuantizedFormat, const ROWS: usize>(
     v: V,
     weights: StepWeights<'_>,
     activations: StepRows<'_>,
@@ -185,55 +199,47 @@ unsafe fn integer_sums<V: RowVectors, F: QuantizedFormat, const ROWS: usize>(
         QuantStorage::Bytes => V::STORED_BYTES_OFFSET,
         _ => packed.quant_offset,
     };
+    let mut partials = [v.begin(v.zero()); ROWS];
+    let mut sums = [v.zero(); ROWS];
     // SAFETY: passed on from the caller; offsets lie inside the block by the construction of `PackedBlock`.
     unsafe {
         if packed.scales != ScaleStorage::HalfStepSubScale {
-            let mut partials = begin::<V, ROWS>(v, activations, (-offset, -offset));
+            if offset != 0 {
+                for (row, partial) in partials.iter_mut().enumerate() {
+                    *partial = v.begin(v.start(activations.get(row), offset));
+                }
+            }
             half_step::<V, F, 0, ROWS>(v, weights, activations, &mut partials);
             half_step::<V, F, 1, ROWS>(v, weights, activations, &mut partials);
-            return finish(v, &partials);
+            finish(v, &partials, &mut sums);
+            return sums;
         }
-        let mut partials = begin::<V, ROWS>(v, activations, (-offset, 0));
+        for (row, partial) in partials.iter_mut().enumerate() {
+            *partial = v.begin(v.half_start(activations.get(row), offset, 0));
+        }
         half_step::<V, F, 0, ROWS>(v, weights, activations, &mut partials);
-        let first = finish(v, &partials);
-        let mut partials = begin::<V, ROWS>(v, activations, (0, -offset));
+        let mut first = [v.zero(); ROWS];
+        finish(v, &partials, &mut first);
+        for (row, partial) in partials.iter_mut().enumerate() {
+            *partial = v.begin(v.half_start(activations.get(row), offset, 1));
+        }
         half_step::<V, F, 1, ROWS>(v, weights, activations, &mut partials);
-        let mut sums = finish(v, &partials);
+        finish(v, &partials, &mut sums);
         let at = packed.sub_scales_at + 2 * weights.step * GROUP_ROWS + weights.first_row;
         let first_factor = v.load_signed_bytes(weights.block, at);
         let second_factor = v.load_signed_bytes(weights.block, at + GROUP_ROWS);
-        for row in 0..ROWS {
-            sums[row] = v.weigh(first[row], first_factor, sums[row], second_factor);
+        for (sum, first) in sums.iter_mut().zip(first) {
+            *sum = v.weigh(first, first_factor, *sum, second_factor);
         }
         sums
     }
 }
 
-/// # Safety
-/// As [`add_step`].
 #[inline(always)]
-unsafe fn begin<V: RowVectors, const ROWS: usize>(
-    v: V,
-    activations: StepRows<'_>,
-    factors: (i16, i16),
-) -> [V::Partial; ROWS] {
-    let mut partials = [v.begin(v.zero()); ROWS];
-    if factors != (0, 0) {
-        for (row, partial) in partials.iter_mut().enumerate() {
-            // SAFETY: passed on from the caller.
-            *partial = v.begin(v.weighted_sums(unsafe { activations.get(row) }, factors));
-        }
-    }
-    partials
-}
-
-#[inline(always)]
-fn finish<V: RowVectors, const ROWS: usize>(v: V, partials: &[V::Partial; ROWS]) -> [V::Ints; ROWS] {
-    let mut sums = [v.zero(); ROWS];
+fn finish<V: RowVectors, const ROWS: usize>(v: V, partials: &[V::Partial; ROWS], sums: &mut [V::Ints; ROWS]) {
     for (sum, partial) in sums.iter_mut().zip(partials) {
         *sum = v.finish(*partial);
     }
-    sums
 }
 
 /// Adds the four column groups of half step `HALF`.

@@ -63,17 +63,15 @@ pub fn extreme_blocks(random: &mut Random, count: usize) -> Vec<ActivationBlock>
     (0..count)
         .map(|_| {
             let kind = random.below(4);
-            let mut block = ActivationBlock::ZERO;
-            for value in &mut block.values {
+            let mut values = [0; 32];
+            for value in &mut values {
                 *value = match kind {
                     0 => 127,
                     1 => -127,
                     _ => (random.below(255) as i32 - 127) as i8,
                 };
             }
-            let (first, second) = block.values.split_at(16);
-            let sum = |half: &[i8]| half.iter().map(|&value| i16::from(value)).sum();
-            ActivationBlock { scale: random.float().abs(), half_sums: [sum(first), sum(second)], ..block }
+            ActivationBlock::from_values(values, random.float().abs())
         })
         .collect()
 }
