@@ -32,6 +32,10 @@ pub enum Command {
     Inspect(InspectArguments),
     /// Write teacher-forced logits of given token ids as a .npy file [tokens, vocabulary].
     Logits(LogitsArguments),
+    /// Measure prefill and decode: rates, where the time goes, expert reads, memory.
+    Bench(BenchArguments),
+    /// Show what this machine offers: kernels, memory, reader, memory bandwidth, int8 peak.
+    Doctor(DoctorArguments),
 }
 
 impl Command {
@@ -42,6 +46,8 @@ impl Command {
             Self::Plan(arguments) => arguments.json,
             Self::Pack(arguments) => arguments.json,
             Self::Inspect(arguments) => arguments.json,
+            Self::Bench(arguments) => arguments.json,
+            Self::Doctor(arguments) => arguments.json,
             Self::Chat(_) | Self::Logits(_) => false,
         }
     }
@@ -50,20 +56,27 @@ impl Command {
 /// Options that decide how a model is loaded.
 #[derive(Debug, Args)]
 pub struct LoadArguments {
-    /// Model file: a .gguf, any part of a split set, or a folder that holds one set.
-    pub model: PathBuf,
+    #[command(flatten)]
+    pub common: CommonArguments,
     /// Bound on the memory of the whole process: 6GiB, 800MB, 25% of usable memory, unlimited [default: 70%]
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<SizeSpec>,
     /// Who holds the experts' bytes [default: auto]
     #[arg(long, value_name = "MODE", value_parser = named(&Residency::ALL))]
     pub residency: Option<Residency>,
-    /// Share of the routed-expert bytes, 0 to 1, that may live only on disk
-    #[arg(long, value_name = "F", value_parser = fraction)]
-    pub cold_fraction: Option<f64>,
     /// Positions of the KV cache [default: up to 8192, as the model and the budget allow]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub ctx: Option<u32>,
+}
+
+/// The model and those options of a load that a series of measurements shares.
+#[derive(Debug, Args)]
+pub struct CommonArguments {
+    /// Model file: a .gguf, any part of a split set, or a folder that holds one set.
+    pub model: PathBuf,
+    /// Share of the routed-expert bytes, 0 to 1, that may live only on disk
+    #[arg(long, value_name = "F", value_parser = fraction)]
+    pub cold_fraction: Option<f64>,
     /// Prompt tokens that pass each layer together [default: up to 512, as the budget allows]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk: Option<u32>,
@@ -202,6 +215,42 @@ pub struct LogitsArguments {
     /// The .npy file to write
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+pub struct BenchArguments {
+    #[command(flatten)]
+    pub common: CommonArguments,
+    /// Bounds on the memory of the process, one configuration each [default: 70%]
+    #[arg(long, value_name = "SIZE,..", value_delimiter = ',')]
+    pub budget: Vec<SizeSpec>,
+    /// Who holds the experts' bytes, one configuration each [default: auto]
+    #[arg(long, value_name = "MODE,..", value_delimiter = ',', value_parser = named(&Residency::ALL))]
+    pub residency: Vec<Residency>,
+    /// Tokens of the prompt
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = token_count)]
+    pub prompt_tokens: usize,
+    /// Forward passes after the prompt, one token each
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = token_count)]
+    pub gen_tokens: usize,
+    /// Tokens that are in the KV cache before the prompt, one measurement each
+    #[arg(long, value_name = "D,..", value_delimiter = ',', default_value = "0")]
+    pub depths: Vec<usize>,
+    /// Runs of each measurement
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = token_count)]
+    pub repeat: usize,
+    /// Print one JSON object with every run instead of the tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArguments {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// A parser for the names of a table, which shows the names when none matches.

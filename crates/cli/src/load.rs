@@ -1,29 +1,37 @@
 //! From flags and environment to a loaded model, with progress.
 
+use std::path::Path;
+
 use coldpress::{LoadConfiguration, LoadObserver, LoadStage, Runtime};
 
-use crate::arguments::{LoadArguments, SamplingArguments};
+use crate::arguments::{CommonArguments, LoadArguments, SamplingArguments};
 use crate::environment::Environment;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, output};
 
 /// The configuration that flags and environment ask for.
 pub fn configuration(arguments: &LoadArguments, environment: &Environment) -> LoadConfiguration {
-    let mut configuration = LoadConfiguration::default().pack(environment.pack_use(arguments.pack.as_ref()));
-    if let Some(isa) = environment.isa {
-        configuration = configuration.isa(isa);
-    }
+    let mut configuration = common(&arguments.common, environment);
     if let Some(budget) = arguments.budget {
         configuration = configuration.budget(budget);
     }
     if let Some(residency) = arguments.residency {
         configuration = configuration.residency(residency);
     }
-    if let Some(fraction) = arguments.cold_fraction {
-        configuration = configuration.cold_fraction(fraction);
-    }
     if let Some(context) = arguments.ctx {
         configuration = configuration.context(context);
+    }
+    configuration
+}
+
+/// The part of a configuration that is the same for a series of measurements.
+pub fn common(arguments: &CommonArguments, environment: &Environment) -> LoadConfiguration {
+    let mut configuration = LoadConfiguration::default().pack(environment.pack_use(arguments.pack.as_ref()));
+    if let Some(isa) = environment.isa {
+        configuration = configuration.isa(isa);
+    }
+    if let Some(fraction) = arguments.cold_fraction {
+        configuration = configuration.cold_fraction(fraction);
     }
     if let Some(chunk) = arguments.chunk {
         configuration = configuration.chunk_tokens(chunk);
@@ -62,8 +70,8 @@ pub fn sampling(arguments: &SamplingArguments, temperature: f32) -> coldpress::S
 ///
 /// # Errors
 /// As [`Runtime::load`].
-pub fn load(arguments: &LoadArguments, configuration: &LoadConfiguration) -> anyhow::Result<Runtime> {
-    Ok(Runtime::load(&arguments.model, configuration, &mut Bars::default())?)
+pub fn load(model: &Path, configuration: &LoadConfiguration) -> anyhow::Result<Runtime> {
+    Ok(Runtime::load(model, configuration, &mut Bars::default())?)
 }
 
 /// Shows each stage of long work as its own bar.

@@ -6,7 +6,9 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod bench;
 mod chat;
+mod doctor;
 mod environment;
 mod inspect;
 mod interrupt;
@@ -74,6 +76,8 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Ended> {
         Command::Pack(arguments) => pack::pack(&arguments, &environment),
         Command::Inspect(arguments) => inspect::inspect(&arguments),
         Command::Logits(arguments) => logits::logits(&arguments, &environment),
+        Command::Bench(arguments) => bench::bench(&arguments, &environment),
+        Command::Doctor(arguments) => doctor::doctor(&arguments, &environment),
     }
 }
 

@@ -29,6 +29,11 @@ pub fn json(value: &impl serde::Serialize) -> Result<()> {
     Ok(text(&object)?)
 }
 
+/// A time in milliseconds, rounded to microseconds, for reports.
+pub fn milliseconds(time: std::time::Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
 /// Whether an error only says that the reader of standard output has gone.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

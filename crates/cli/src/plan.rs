@@ -13,7 +13,7 @@ use crate::{Ended, load, output};
 /// The file is bad, the budget cannot work, or standard output failed.
 pub fn plan(arguments: &PlanArguments, environment: &Environment) -> Result<Ended> {
     let configuration = load::configuration(&arguments.load, environment);
-    let report = coldpress::plan(&arguments.load.model, &configuration)?;
+    let report = coldpress::plan(&arguments.load.common.model, &configuration)?;
     if arguments.json {
         output::json(&report)?;
     } else {

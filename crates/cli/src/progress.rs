@@ -15,6 +15,8 @@ pub enum Unit {
     Bytes,
     /// Prompt tokens.
     Tokens,
+    /// Runs of a measurement.
+    Runs,
 }
 
 /// One bar, drawn on standard error. It appears when the work takes long enough to wonder about.
@@ -46,6 +48,7 @@ impl Progress {
         let template = match self.unit {
             Unit::Bytes => "{prefix:10} [{bar:28}] {bytes}/{total_bytes}  {bytes_per_sec}  ETA {eta}",
             Unit::Tokens => "{prefix:10} [{bar:28}] {pos}/{len} tokens  ETA {eta}",
+            Unit::Runs => "{prefix:10} [{bar:28}] {pos}/{len} runs  ETA {eta}",
         };
         let style = ProgressStyle::with_template(template).expect("the templates are constants");
         self.bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(8))

@@ -19,7 +19,7 @@ pub fn run(arguments: &RunArguments, environment: &Environment) -> Result<Ended>
         return Err(Usage(anyhow::anyhow!("no prompt: give one with -p, or pipe it in")).into());
     }
     let configuration = load::configuration(&arguments.load, environment);
-    let mut runtime = load::load(&arguments.load, &configuration)?;
+    let mut runtime = load::load(&arguments.load.common.model, &configuration)?;
     let prompt = prompt(arguments, runtime.prompt_bytes_max())?;
     let ids = encode(&runtime, arguments, &prompt)?;
     let mut session = runtime.session()?;
@@ -157,23 +157,19 @@ pub fn final_line(generation: &Generation, status: &Status) -> String {
     )
 }
 
-fn milliseconds(time: std::time::Duration) -> f64 {
-    (time.as_secs_f64() * 1e6).round() / 1e3
-}
-
 /// The object of `--json`.
 fn report(generation: &Generation, status: &Status) -> serde_json::Value {
     let plan = &status.plan.plan;
     let experts = generation.experts.unwrap_or_default();
     let disk_wait_ms = experts.disk_wait_us as f64 / 1e3;
-    let forward_ms = milliseconds(generation.forward_time);
+    let forward_ms = output::milliseconds(generation.forward_time);
     serde_json::json!({
         "text": generation.text,
         "tokens": generation.tokens,
         "prompt_tokens": generation.prompt_tokens,
         "completion_tokens": generation.tokens.len(),
         "finish_reason": generation.finish_reason,
-        "ttft_ms": milliseconds(generation.time_to_first_token),
+        "ttft_ms": output::milliseconds(generation.time_to_first_token),
         "prefill_tokens_per_second": generation.prefill_tokens_per_second(),
         "decode_tokens_per_second": generation.decode_tokens_per_second(),
         "residency": status.plan.residency,
@@ -211,7 +207,7 @@ fn report(generation: &Generation, status: &Status) -> serde_json::Value {
         "time_ms": {
             "disk_wait": disk_wait_ms,
             "compute": (forward_ms - disk_wait_ms).max(0.0),
-            "host": (milliseconds(generation.total_time) - forward_ms).max(0.0),
+            "host": (output::milliseconds(generation.total_time) - forward_ms).max(0.0),
         },
         "exact": true,
         "lossy": [],

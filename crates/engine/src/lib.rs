@@ -48,6 +48,6 @@ pub use machine::{
     FormatKernel, InstructionSet, Int8Rate, MachineReport, ReadBandwidth, ReaderReport, examine,
 };
 pub use packs::{PackReport, pack_model, verify_pack};
-pub use plan::{ModelSummary, PlanReport, plan};
+pub use plan::{ModelSummary, PlanReport, model_summary, plan};
 pub use runtime::{LoadObserver, LoadStage, PeakMemory, Runtime, Status};
 pub use sampling::{Sampler, Sampling, greedy};

@@ -102,6 +102,17 @@ pub fn plan(path: &Path, configuration: &LoadConfiguration) -> Result<PlanReport
     Ok(prepare(path, configuration)?.report)
 }
 
+/// What a model is, from the headers of its files. Looks at neither budget nor machine.
+///
+/// # Errors
+/// The file is bad.
+pub fn model_summary(path: &Path) -> Result<ModelSummary, EngineError> {
+    let file = ModelFile::open(path)?;
+    let spec = describe(&file).map_err(EngineError::BadModel)?;
+    let geometry = if spec.experts.is_empty() { None } else { Some(Geometry::new(&spec.experts)?) };
+    Ok(summary(&file, &spec, geometry.as_ref()))
+}
+
 /// Opens a model file, describes it and divides the budget.
 pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<Prepared, EngineError> {
     configuration.check()?;
