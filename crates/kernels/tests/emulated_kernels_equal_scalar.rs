@@ -3,7 +3,7 @@
 //! The tests of `every_kernel_equals_scalar.rs` skip what the processor cannot run. Here the same machine code runs with its
 //! missing instructions emulated (`emulator/`), or on the processor where it has them. What could go wrong: a right factor of
 //! the wrong step, tiles that overwrite sums before they are stored, rows done twice or not at all, sub-scales of the other
-//! half, a negative zero, tiles that stay configured for another format or number of rows.
+//! half, zeros with a sign, tiles that stay configured for another format or number of rows.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 mod common;
@@ -75,8 +75,8 @@ fn avx_vnni_gives_the_bits_of_the_scalar_definition() {
 }
 
 #[test]
-fn a_zero_keeps_its_sign() {
-    // Scales so small that sums vanish with either sign: adding a zero of the wrong sign to them would show.
+fn sums_that_vanish_give_the_same_bits() {
+    // Zero activations among others, and scales at the end of the range of f32, so that products vanish with either sign.
     for (isa, base) in [(Isa::AmxInt8, Isa::Avx512Vnni), (Isa::AvxVnni, Isa::Avx2)] {
         let Some(kernels) = kernels(isa, base) else { continue };
         let scalar = Kernels::for_isa(Isa::Scalar).expect("scalar kernels exist everywhere");

@@ -305,7 +305,8 @@ unsafe fn add_chunk<F: QuantizedFormat, const TILE_ROWS: usize>(
 /// The f32 part of a step, as the definition says.
 ///
 /// Sums of half steps are multiplied by their sub-scales in f32: |sum| is at most 16 * 32 * 128 and |sub-scale| at most 128, so
-/// both products and their sum are below or at 2^24 and exact. A zero is added with a plus, as integers have it.
+/// both products and their sum are at most 2^24 and exact. That a zero may become a negative one, which no integer does, makes
+/// no difference: the accumulator is never a negative zero, since it begins as zero and sums of small values are exact.
 ///
 /// # Safety
 /// As [`add_chunk`]; `step` is below `chunk.steps`.
@@ -351,15 +352,13 @@ unsafe fn add_four_rows<F: QuantizedFormat, const TILE_ROWS: usize, const FIRST:
         let block = unsafe { left.blocks.get_unchecked(row * left.row_blocks + step) };
         let mut sum = v.to_floats(v.load_ints(&sums.0[0][row]));
         if packed.scales == ScaleStorage::HalfStepSubScale {
-            let first = v.fma(sum, half_scales[0], v.splat(0.0));
+            let first = v.mul(sum, half_scales[0]);
             let second = v.to_floats(v.load_ints(&sums.0[1][row]));
             sum = v.fma(second, half_scales[1], first);
         }
-        let block_scale = v.splat(block.scale);
-        *accumulator = v.fma(v.mul(scale, block_scale), sum, *accumulator);
+        *accumulator = v.fma(v.mul(scale, v.splat(block.scale)), sum, *accumulator);
         if packed.minimums != MinimumStorage::Absent {
-            let block_sum = v.to_floats(v.weighted_sums(block, (1, 1)));
-            *accumulator = v.fma(v.mul(minimum, block_scale), block_sum, *accumulator);
+            *accumulator = v.fma(minimum, v.splat(block.scaled_sum), *accumulator);
         }
     }
 }

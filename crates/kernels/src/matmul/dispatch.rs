@@ -7,7 +7,7 @@ use crate::{Isa, WeightFormat};
 
 use super::driver::{Bf16Element, F16Element, F32Element};
 #[cfg(target_arch = "aarch64")]
-use super::neon::NeonTiles;
+use super::neon::{NeonI8mmTiles, NeonTiles};
 #[cfg(target_arch = "x86_64")]
 use super::{
     amx::run_amx,
@@ -55,6 +55,8 @@ static TABLES: &[&[KernelEntry]] = &[
     &entries_of!(Isa::AmxInt8, Avx512Tiles, run_amx),
     #[cfg(target_arch = "aarch64")]
     &entries_of!(Isa::Neon, NeonTiles, run_quantized),
+    #[cfg(target_arch = "aarch64")]
+    &entries_of!(Isa::NeonI8mm, NeonI8mmTiles, run_quantized),
 ];
 
 /// Format and instruction set of every matrix kernel in this build, whether or not this processor can run it.
