@@ -34,6 +34,11 @@ pub fn milliseconds(time: std::time::Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
+/// Every phase with its time in milliseconds, for reports.
+pub fn phases_ms(times: &coldpress::PhaseTimes) -> serde_json::Value {
+    times.named().into_iter().map(|(name, time)| (name, serde_json::json!(milliseconds(time)))).collect()
+}
+
 /// Whether an error only says that the reader of standard output has gone.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

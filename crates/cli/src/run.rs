@@ -209,6 +209,10 @@ fn report(generation: &Generation, status: &Status) -> serde_json::Value {
             "compute": (forward_ms - disk_wait_ms).max(0.0),
             "host": (output::milliseconds(generation.total_time) - forward_ms).max(0.0),
         },
+        "phases_ms": {
+            "prefill": output::phases_ms(&generation.prefill_phases),
+            "decode": output::phases_ms(&generation.decode_phases),
+        },
         "exact": true,
         "lossy": [],
     })

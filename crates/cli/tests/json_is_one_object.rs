@@ -2,15 +2,8 @@
 
 mod common;
 
-use common::{demo, run, run_demo, stderr, stdout};
+use common::{demo, object, run, run_demo, stdout};
 use serde_json::Value;
-
-fn object(output: &std::process::Output) -> Value {
-    assert!(output.status.success(), "{}", stderr(output));
-    let text = stdout(output);
-    assert_eq!(text.lines().count(), 1, "{text}");
-    serde_json::from_str(&text).expect("one JSON object")
-}
 
 #[test]
 fn a_run_has_every_promised_field() {
@@ -58,6 +51,8 @@ fn a_run_has_every_promised_field() {
         "/time_ms/disk_wait",
         "/time_ms/compute",
         "/time_ms/host",
+        "/phases_ms/prefill/attention",
+        "/phases_ms/decode/disk_wait",
         "/lossy",
     ] {
         assert!(json.pointer(field).is_some(), "{field} is missing in {json}");

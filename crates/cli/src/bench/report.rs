@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Measurement;
 use super::measure::{Part, Run};
-use crate::output::milliseconds;
+use crate::output::{milliseconds, phases_ms};
 
 /// Median, smallest and largest.
 pub struct Spread {
@@ -42,10 +42,6 @@ fn residue_ms(part: &Part) -> f64 {
     milliseconds(part.wall) - milliseconds(part.phases.sum())
 }
 
-fn phases(part: &Part) -> Value {
-    part.phases.named().into_iter().map(|(name, time)| (name, json!(milliseconds(time)))).collect()
-}
-
 fn per_token(part: &Part) -> Value {
     let tokens = part.tokens.max(1) as f64;
     json!({
@@ -61,7 +57,7 @@ fn raw(part: &Part) -> Value {
         "tokens": part.tokens,
         "tokens_per_second": part.rate(),
         "wall_ms": milliseconds(part.wall),
-        "phases_ms": phases(part),
+        "phases_ms": phases_ms(&part.phases),
         "phases_sum_ms": milliseconds(part.phases.sum()),
         "residue_ms": residue_ms(part),
         "experts": part.experts,
@@ -76,7 +72,7 @@ fn summary(parts: &[Part]) -> Value {
         "tokens_per_second": { "median": rate.median, "min": rate.min, "max": rate.max },
         "median_run": index,
         "wall_ms": milliseconds(part.wall),
-        "phases_ms": phases(part),
+        "phases_ms": phases_ms(&part.phases),
         "phases_sum_ms": milliseconds(part.phases.sum()),
         "residue_ms": residue_ms(part),
         "experts_per_token": per_token(part),

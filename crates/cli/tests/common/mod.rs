@@ -34,6 +34,20 @@ pub fn run_demo(arguments: &[&str]) -> Output {
     run(&all)
 }
 
+/// A command of the program about the bundled model.
+pub fn about_demo(command: &str, arguments: &[&str]) -> Output {
+    let demo = demo();
+    run(&[&[command, demo.to_str().expect("a UTF-8 path")], arguments].concat())
+}
+
+/// The one JSON object that a successful command printed.
+pub fn object(output: &Output) -> serde_json::Value {
+    assert!(output.status.success(), "{}", stderr(output));
+    let text = stdout(output);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    serde_json::from_str(&text).expect("one JSON object")
+}
+
 pub fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("standard output is UTF-8")
 }
