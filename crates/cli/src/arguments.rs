@@ -56,8 +56,6 @@ impl Command {
 /// Options that decide how a model is loaded.
 #[derive(Debug, Args)]
 pub struct LoadArguments {
-    #[command(flatten)]
-    pub common: CommonArguments,
     /// Bound on the memory of the whole process: 6GiB, 800MB, 25% of usable memory, unlimited [default: 70%]
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<SizeSpec>,
@@ -67,6 +65,8 @@ pub struct LoadArguments {
     /// Positions of the KV cache [default: up to 8192, as the model and the budget allow]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub ctx: Option<u32>,
+    #[command(flatten)]
+    pub common: CommonArguments,
 }
 
 /// The model and those options of a load that a series of measurements shares.
@@ -220,8 +220,6 @@ pub struct LogitsArguments {
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
 pub struct BenchArguments {
-    #[command(flatten)]
-    pub common: CommonArguments,
     /// Bounds on the memory of the process, one configuration each [default: 70%]
     #[arg(long, value_name = "SIZE,..", value_delimiter = ',')]
     pub budget: Vec<SizeSpec>,
@@ -240,6 +238,8 @@ pub struct BenchArguments {
     /// Runs of each measurement
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = token_count)]
     pub repeat: usize,
+    #[command(flatten)]
+    pub common: CommonArguments,
     /// Print one JSON object with every run instead of the tables
     #[arg(long)]
     pub json: bool,
