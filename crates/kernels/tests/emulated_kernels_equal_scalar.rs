@@ -9,7 +9,7 @@
 mod common;
 mod emulator;
 
-use coldpress_kernels::{Isa, Kernels, WeightFormat};
+use coldpress_kernels::{ActivationBlock, Isa, Kernels, WeightFormat};
 use coldpress_workers::Workers;
 use common::product::{Case, bits};
 use common::{Random, column_counts};
@@ -85,11 +85,8 @@ fn sums_that_vanish_give_the_same_bits() {
         for format in WeightFormat::ALL.into_iter().filter(|format| format.is_quantized()) {
             let mut case = Case::random(&mut random, format, 37, 256, 16);
             for (index, block) in case.blocks.iter_mut().enumerate() {
-                block.scale = f32::from_bits(1 + index as u32 % 3);
-                if index % 3 == 0 {
-                    block.values = [0; 32];
-                    block.half_sums = [0; 2];
-                }
+                let values = if index % 3 == 0 { [0; 32] } else { block.values };
+                *block = ActivationBlock::from_values(values, f32::from_bits(1 + index as u32 % 3));
             }
             let expected = case.run(&workers, scalar);
             assert_eq!(bits(&expected), bits(&case.run(&workers, kernels)), "{format} {isa}");

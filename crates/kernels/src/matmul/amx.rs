@@ -12,8 +12,8 @@
 //! are written as `asm!`; compiled code never touches tile registers, so they keep their values between these blocks.
 //!
 //! Expected per step of 16 x 16 x 32, after Intel's figures for Sapphire Rapids: the product 16 cycles (52 until it can be
-//! stored), loading both tiles 12, storing the sums 16, the f32 part 48 vector operations on two ports, 24 (72 operations
-//! with a minimum). These overlap, so about 25 to 40 cycles; AVX-512 alone has 192 vector operations or more, about 96 cycles.
+//! stored), loading both tiles 12, storing the sums 16, the f32 part 48 vector operations on two ports, 24 (64 operations, 32
+//! cycles with a minimum). These overlap, so about 25 to 40 cycles; AVX-512 alone has about 190 vector operations, 95 cycles.
 //! Never timed: the tests run in an emulator.
 
 use std::arch::asm;
@@ -306,7 +306,8 @@ unsafe fn add_chunk<F: QuantizedFormat, const TILE_ROWS: usize>(
 ///
 /// Sums of half steps are multiplied by their sub-scales in f32: |sum| is at most 16 * 32 * 128 and |sub-scale| at most 128, so
 /// both products and their sum are at most 2^24 and exact. That a zero may become a negative one, which no integer does, makes
-/// no difference: the accumulator is never a negative zero, since it begins as zero and sums of small values are exact.
+/// no difference: without a minimum the accumulator is never a negative zero, as it begins as zero and small products are
+/// multiples of the smallest f32.
 ///
 /// # Safety
 /// As [`add_chunk`]; `step` is below `chunk.steps`.

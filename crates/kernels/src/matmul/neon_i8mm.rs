@@ -36,17 +36,26 @@ pub(super) unsafe fn matrix_sums<V: Vectors, F: QuantizedFormat, const ROWS: usi
         half_step::<V, F, 0, ROWS>(v, weights, activations, &mut first);
         if packed.scales != ScaleStorage::HalfStepSubScale {
             half_step::<V, F, 1, ROWS>(v, weights, activations, &mut first);
-            return by_activation_row(v, first, activations, (-offset, -offset));
+            by_activation_row(&mut first);
+            if offset != 0 {
+                for (row, sum) in first.iter_mut().enumerate() {
+                    *sum = vaddq_s32(*sum, v.start(activations.get(row), offset));
+                }
+            }
+            return first;
         }
-        let mut second = [v.zero(); ROWS];
-        half_step::<V, F, 1, ROWS>(v, weights, activations, &mut second);
-        let first = by_activation_row(v, first, activations, (-offset, 0));
-        let mut sums = by_activation_row(v, second, activations, (0, -offset));
+        let mut sums = [v.zero(); ROWS];
+        half_step::<V, F, 1, ROWS>(v, weights, activations, &mut sums);
+        by_activation_row(&mut first);
+        by_activation_row(&mut sums);
         let at = packed.sub_scales_at + 2 * weights.step * GROUP_ROWS + weights.first_row;
         let first_factor = v.load_signed_bytes(weights.block, at);
         let second_factor = v.load_signed_bytes(weights.block, at + GROUP_ROWS);
-        for (sum, first) in sums.iter_mut().zip(first) {
-            *sum = v.weigh(first, first_factor, *sum, second_factor);
+        for (row, (sum, first)) in sums.iter_mut().zip(first).enumerate() {
+            let block = activations.get(row);
+            let first = vaddq_s32(first, v.half_start(block, offset, 0));
+            let second = vaddq_s32(*sum, v.half_start(block, offset, 1));
+            *sum = v.weigh(first, first_factor, second, second_factor);
         }
         sums
     }
@@ -122,29 +131,15 @@ unsafe fn multiply(sum: int32x4_t, left: int8x16_t, right: int8x16_t) -> int32x4
     sum
 }
 
-/// Sums with a lane per weight row, one vector per activation row, plus `factors` times the sums of the half steps.
+/// Sums as [`half_step`] leaves them, to a lane per weight row and a vector per activation row.
 ///
 /// # Safety
-/// As [`matrix_sums`].
+/// The processor has NEON.
 #[inline(always)]
-unsafe fn by_activation_row<V: Vectors, const ROWS: usize>(
-    v: V,
-    sums: [int32x4_t; ROWS],
-    activations: StepRows<'_>,
-    factors: (i16, i16),
-) -> [int32x4_t; ROWS] {
-    let mut sums = sums;
-    // SAFETY: passed on from the caller.
-    unsafe {
-        let (pairs, _) = sums.as_chunks_mut::<2>();
-        for pair in pairs {
-            *pair = [vuzp1q_s32(pair[0], pair[1]), vuzp2q_s32(pair[0], pair[1])];
-        }
-        if factors != (0, 0) {
-            for (row, sum) in sums.iter_mut().enumerate() {
-                *sum = vaddq_s32(*sum, v.weighted_sums(activations.get(row), factors));
-            }
-        }
+unsafe fn by_activation_row<const ROWS: usize>(sums: &mut [int32x4_t; ROWS]) {
+    let (pairs, _) = sums.as_chunks_mut::<2>();
+    for pair in pairs {
+        // SAFETY: passed on from the caller.
+        *pair = unsafe { [vuzp1q_s32(pair[0], pair[1]), vuzp2q_s32(pair[0], pair[1])] };
     }
-    sums
 }
