@@ -1,4 +1,4 @@
-//! Ctrl-C and a reader that goes away end a run at once, without a panic and without a killed process.
+//! Ctrl-C and a reader that goes away end a run or a series of measurements at once, without a panic and without a killed process.
 
 mod common;
 
@@ -67,4 +67,22 @@ fn a_closed_pipe_ends_quietly() {
     drop(out);
     assert_eq!(ends_within(&mut child, Duration::from_secs(10)), 0);
     assert_eq!(messages(&mut child), "");
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_ends_measurements_with_130_and_half_a_report_is_none() {
+    let demo = demo();
+    let arguments = ["bench", demo.to_str().expect("a UTF-8 path"), "--repeat", "1000000000", "--json"];
+    let mut command = coldpress(&arguments);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    // Nothing is printed on the way; by then it loads or measures, and a stop means the same in both.
+    std::thread::sleep(Duration::from_millis(700));
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(killed.expect("kill runs").success());
+    assert_eq!(ends_within(&mut child, Duration::from_secs(10)), 130);
+    let mut out = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut out).expect("UTF-8");
+    assert_eq!((out.as_str(), messages(&mut child).as_str()), ("", ""));
 }

@@ -119,7 +119,7 @@ fn measure(
     let deepest = arguments.depths.iter().copied().max().unwrap_or(0);
     let ids = text::ids(&runtime, deepest + sizes.prompt)?;
     let mut session = runtime.session()?;
-    let total = (arguments.depths.len() * arguments.repeat) as u64;
+    let total = arguments.depths.len().saturating_mul(arguments.repeat) as u64;
     let mut progress = Progress::new(title, Unit::Runs);
     let mut measurements = Vec::new();
     for &depth in &arguments.depths {
@@ -130,7 +130,7 @@ fn measure(
                 None => return Ok(None),
             },
         };
-        let mut measurement = Measurement { depth, fill, runs: Vec::with_capacity(arguments.repeat) };
+        let mut measurement = Measurement { depth, fill, runs: Vec::new() };
         for run in 0..arguments.repeat {
             progress.update((measurements.len() * arguments.repeat + run) as u64, total);
             match measure::run(&mut runtime, &mut session, &ids, depth, sizes)? {
