@@ -11,7 +11,7 @@
 //! [`REST_MIN`] remaining rows go to the tiles of the vector instruction set. Intrinsics are not stable, so tile instructions
 //! are written as `asm!`; compiled code never touches tile registers, so they keep their values between these blocks.
 //!
-//! Expected per step of 16 x 16 x 32, after Intel's figures for Sapphire Rapids: the product 16 cycles (52 until it can be
+//! Expected per step of 16 x 16 x 32 on Sapphire Rapids, from remembered tables: the product 16 cycles (52 until it can be
 //! stored), loading both tiles 12, storing the sums 16, the f32 part 48 vector operations on two ports, 24 (64 operations, 32
 //! cycles with a minimum). These overlap, so about 25 to 40 cycles; AVX-512 alone has about 190 vector operations, 95 cycles.
 //! Never timed as a whole: the tests run in an emulator. Everything but the tile instructions takes a third of the time of the
