@@ -11,10 +11,10 @@
 //! [`REST_MIN`] remaining rows go to the tiles of the vector instruction set. Intrinsics are not stable, so tile instructions
 //! are written as `asm!`; compiled code never touches tile registers, so they keep their values between these blocks.
 //!
-//! Expected per step of 16 x 16 x 32 on Sapphire Rapids, from remembered tables: the product 16 cycles (52 until it can be
+//! Assumed per step of 16 x 16 x 32 on Sapphire Rapids, not measured: the product 16 cycles (52 until it can be
 //! stored), loading both tiles 12, storing the sums 16, the f32 part 48 vector operations on two ports, 24 (64 operations, 32
 //! cycles with a minimum). These overlap, so about 25 to 40 cycles; AVX-512 alone has about 190 vector operations, 95 cycles.
-//! Never timed as a whole: the tests run in an emulator. Everything but the tile instructions takes a third of the time of the
+//! Never run on hardware: the tests run in an emulator. Everything but the tile instructions takes a third of the time of the
 //! AVX-512 tiles on Zen 4, whose vector units are half as wide: the bound that the f32 part sets.
 
 use std::arch::asm;
