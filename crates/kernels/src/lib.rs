@@ -19,9 +19,9 @@ pub mod matmul;
 pub mod probe;
 pub mod vector;
 
-pub use activations::{ActivationBlock, InputRows, blocks_per_row, quantize_rows};
+pub use activations::{ActivationBlock, InputRows, blocks_per_row, quantize_rows, rms_norm_and_quantize};
 pub use error::KernelError;
 pub use format::WeightFormat;
 pub use isa::{Isa, Kernels};
 pub use layout::{MatrixRef, pack_group, pack_rows, packed_bytes, packed_group_bytes, unpack_row};
-pub use matmul::{MatmulJob, matmul};
+pub use matmul::{GatedJob, MatmulJob, gated, matmul};

@@ -54,17 +54,14 @@ fn functions_of_two_slices() {
             vector::add_assign(team, kernels, &mut out, &b);
             out
         });
-        assert_same("scale_add", |team, kernels| {
+        assert_same("scale_add", |_, kernels| {
             let mut out = a.clone();
-            vector::scale_add(team, kernels, &mut out, 0.3, &b);
+            vector::scale_add(kernels, &mut out, 0.3, &b);
             out
         });
-        assert_same("swiglu", |team, kernels| {
-            let mut out = vec![f32::NAN; len];
-            vector::swiglu(team, kernels, &a, &b, &mut out);
-            let mut in_place = a.clone();
-            vector::swiglu_in_place(team, kernels, &mut in_place, &b);
-            assert_eq!(bits(&out), bits(&in_place));
+        assert_same("swiglu", |_, kernels| {
+            let mut out = a.clone();
+            vector::swiglu_in_place(kernels, &mut out, &b);
             out
         });
         assert_same("dot and max", |_, kernels| vec![vector::dot(kernels, &a, &b), vector::max(kernels, &a)]);

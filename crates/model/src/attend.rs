@@ -6,7 +6,7 @@ use coldpress_kernels::{Kernels, MatmulJob, matmul};
 use coldpress_workers::Team;
 
 use crate::forward::{ForwardEngine, Model, Segment};
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, rows_per_part};
 use crate::spec::{AttentionSpec, LinearSpec, RopePairing, VectorHandle};
 
 impl Model {
@@ -31,7 +31,7 @@ impl Model {
         let out = &mut block_out.as_mut_slice_of::<f32>()[..rows * hidden];
         let weights = self.weights.matrix(spec.output.weight);
         matmul(team, kernels, &mut [MatmulJob::new(weights, input.rows(0, rows, query_width), out)]);
-        self.add_bias(spec.output, out);
+        self.add_bias(team, spec.output, out);
         vector::add_assign(team, kernels, &mut residual.as_mut_slice_of::<f32>()[..rows * hidden], out);
     }
 
@@ -42,15 +42,7 @@ impl Model {
         let spec = &self.spec.layers[layer].attention;
         let Scratch { residual, input, query, key, value, .. } = &mut *engine.scratch;
         let residual = &residual.as_slice_of::<f32>()[..rows * hidden];
-        vector::rms_norm(
-            team,
-            kernels,
-            residual,
-            norm,
-            self.spec.norm_epsilon,
-            input.floats_mut(rows * hidden),
-        );
-        input.quantize(team, kernels, rows, hidden);
+        input.norm(team, kernels, residual, norm, self.spec.norm_epsilon);
         let input = input.rows(0, rows, hidden);
         let query = &mut query.as_mut_slice_of::<f32>()[..rows * spec.shape.query_row_len()];
         let key = &mut key.as_mut_slice_of::<f32>()[..rows * spec.shape.kv_row_len()];
@@ -64,18 +56,21 @@ impl Model {
                 MatmulJob::new(self.weights.matrix(spec.value.weight), input, &mut *value),
             ],
         );
-        self.add_bias(spec.query, query);
-        self.add_bias(spec.key, key);
-        self.add_bias(spec.value, value);
+        self.add_bias(team, spec.query, query);
+        self.add_bias(team, spec.key, key);
+        self.add_bias(team, spec.value, value);
     }
 
     /// Adds a projection's bias to each row of `out`.
-    pub(crate) fn add_bias(&self, linear: LinearSpec, out: &mut [f32]) {
+    pub(crate) fn add_bias(&self, team: &Team<'_>, linear: LinearSpec, out: &mut [f32]) {
         let Some(bias) = linear.bias else { return };
         let bias = self.weights.vector(bias);
-        for row in out.chunks_exact_mut(bias.len()) {
-            row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
-        }
+        let rows_per_part = rows_per_part(team, out.len() / bias.len(), size_of_val(bias));
+        team.for_each_part_mut(out, rows_per_part * bias.len(), |_part, rows, _worker| {
+            for row in rows.chunks_exact_mut(bias.len()) {
+                row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+            }
+        });
     }
 
     /// Per-head norms and rotary embedding of queries and keys.

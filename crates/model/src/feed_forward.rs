@@ -6,12 +6,12 @@
 
 use arrayvec::ArrayVec;
 use coldpress_experts::{ExpertStore, RecordRef};
-use coldpress_kernels::{MatmulJob, matmul, vector};
+use coldpress_kernels::{GatedJob, MatmulJob, gated, matmul, vector};
 
 use crate::error::ModelError;
 use crate::forward::{ForwardEngine, Model};
 use crate::route::Routing;
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, rows_per_part};
 use crate::spec::{FeedForwardSpec, GatedFeedForwardSpec, MoeSpec, SharedExpertSpec};
 use crate::times::Phase;
 
@@ -60,29 +60,19 @@ impl Model {
         let norm = self.weights.vector(self.spec.layers[layer].feed_forward_norm);
         let Scratch { residual, input, .. } = &mut *engine.scratch;
         let residual = &residual.as_slice_of::<f32>()[..rows * hidden];
-        let normed = input.floats_mut(rows * hidden);
-        vector::rms_norm(engine.team, engine.kernels, residual, norm, self.spec.norm_epsilon, normed);
-        input.quantize(engine.team, engine.kernels, rows, hidden);
+        input.norm(engine.team, engine.kernels, residual, norm, self.spec.norm_epsilon);
     }
 
     /// Dense gated network of the prepared input into `block_out`.
     fn gated(&self, engine: &mut ForwardEngine<'_, '_>, spec: &GatedFeedForwardSpec, rows: usize) {
         let (hidden, width) = (self.spec.hidden, spec.width);
         let (team, kernels) = (engine.team, engine.kernels);
-        let Scratch { input, gate, up, inner, block_out, .. } = &mut *engine.scratch;
-        let input = input.rows(0, rows, hidden);
-        let gate = &mut gate.as_mut_slice_of::<f32>()[..rows * width];
+        let Scratch { input, up, inner, block_out, .. } = &mut *engine.scratch;
         let up = &mut up.as_mut_slice_of::<f32>()[..rows * width];
-        matmul(
-            team,
-            kernels,
-            &mut [
-                MatmulJob::new(self.weights.matrix(spec.gate), input, &mut *gate),
-                MatmulJob::new(self.weights.matrix(spec.up), input, &mut *up),
-            ],
-        );
-        vector::swiglu(team, kernels, gate, up, inner.floats_mut(rows * width));
-        inner.quantize(team, kernels, rows, width);
+        let (result, blocks) = inner.parts_mut(rows, width);
+        let (gate_weights, up_weights) = (self.weights.matrix(spec.gate), self.weights.matrix(spec.up));
+        let input = input.rows(0, rows, hidden);
+        gated(team, kernels, &mut [GatedJob::new(gate_weights, up_weights, input, result, up, blocks)]);
         let output = &mut block_out.as_mut_slice_of::<f32>()[..rows * hidden];
         let weights = self.weights.matrix(spec.down);
         matmul(team, kernels, &mut [MatmulJob::new(weights, inner.rows(0, rows, width), output)]);
@@ -156,7 +146,7 @@ impl Model {
         self.gated(engine, &shared.feed_forward, rows);
         let Some(gate) = shared.gate else { return };
         let hidden = self.spec.hidden;
-        let Scratch { input, gate: factors, block_out, .. } = &mut *engine.scratch;
+        let Scratch { input, up: factors, block_out, .. } = &mut *engine.scratch;
         let factors = &mut factors.as_mut_slice_of::<f32>()[..rows];
         let weights = self.weights.matrix(gate);
         let input = input.rows(0, rows, hidden);
@@ -178,44 +168,35 @@ impl Model {
     ) {
         let (hidden, width) = (self.spec.hidden, moe.width);
         let (team, kernels) = (engine.team, engine.kernels);
-        let Scratch { input, gathered, gate, up, inner, pairs, .. } = &mut *engine.scratch;
+        let Scratch { input, gathered, up, inner, pairs, .. } = &mut *engine.scratch;
         let total: usize = work.iter().map(|work| work.pairs.len()).sum();
         // A single row is the same input for every expert.
         let single = rows == 1;
         if !single {
             let mut at = 0;
-            for Work { pairs, .. } in work {
-                gathered.gather(input, hidden, at, &routing.row_of[pairs.clone()]);
+            for Work { pairs, record } in work {
+                let floats = !(record.gate().format().is_quantized() && record.up().format().is_quantized());
+                gathered.gather(team, input, hidden, at, &routing.row_of[pairs.clone()], floats);
                 at += pairs.len();
             }
         }
         let source = if single { &*input } else { &*gathered };
-        let mut gate_left = &mut gate.as_mut_slice_of::<f32>()[..total * width];
         let mut up_left = &mut up.as_mut_slice_of::<f32>()[..total * width];
-        let mut jobs: ArrayVec<MatmulJob<'_>, { 2 * EXPERTS_AT_ONCE }> = ArrayVec::new();
+        let (mut result_left, mut blocks_left) = inner.parts_mut(total, width);
+        let row_blocks = blocks_left.len() / total.max(1);
+        let mut jobs: ArrayVec<GatedJob<'_>, EXPERTS_AT_ONCE> = ArrayVec::new();
         let mut at = 0;
         for Work { record, pairs } in work {
             let count = pairs.len();
             let input = source.rows(if single { 0 } else { at }, count, hidden);
-            let (output, rest) = std::mem::take(&mut gate_left).split_at_mut(count * width);
-            gate_left = rest;
-            jobs.push(MatmulJob::new(record.gate(), input, output));
-            let (output, rest) = std::mem::take(&mut up_left).split_at_mut(count * width);
-            up_left = rest;
-            jobs.push(MatmulJob::new(record.up(), input, output));
+            let result = take_front(&mut result_left, count * width);
+            let up = take_front(&mut up_left, count * width);
+            let blocks = take_front(&mut blocks_left, count * row_blocks);
+            jobs.push(GatedJob::new(record.gate(), record.up(), input, result, up, blocks));
             at += count;
         }
-        matmul(team, kernels, &mut jobs);
+        gated(team, kernels, &mut jobs);
         drop(jobs);
-        let (gate, up) = (gate.as_slice_of::<f32>(), up.as_slice_of::<f32>());
-        vector::swiglu(
-            team,
-            kernels,
-            &gate[..total * width],
-            &up[..total * width],
-            inner.floats_mut(total * width),
-        );
-        inner.quantize(team, kernels, total, width);
 
         let mut jobs: ArrayVec<MatmulJob<'_>, EXPERTS_AT_ONCE> = ArrayVec::new();
         let mut at = 0;
@@ -232,22 +213,28 @@ impl Model {
     fn combine(&self, engine: &mut ForwardEngine<'_, '_>, moe: &MoeSpec, routing: &Routing, rows: usize) {
         let hidden = self.spec.hidden;
         let top_k = moe.router.top_k;
+        let (team, kernels) = (engine.team, engine.kernels);
         let Scratch { pairs, block_out, .. } = &mut *engine.scratch;
         let results = pairs.as_slice_of::<f32>();
-        let out = block_out.as_mut_slice_of::<f32>();
-        for (row, out) in out.chunks_exact_mut(hidden).take(rows).enumerate() {
-            for rank in row * top_k..(row + 1) * top_k {
-                let at = routing.grouped_at[rank] as usize * hidden;
-                vector::scale_add(
-                    engine.team,
-                    engine.kernels,
-                    out,
-                    routing.weights[rank],
-                    &results[at..at + hidden],
-                );
+        let out = &mut block_out.as_mut_slice_of::<f32>()[..rows * hidden];
+        let rows_per_part = rows_per_part(team, rows, hidden * top_k * size_of::<f32>());
+        team.for_each_part_mut(out, rows_per_part * hidden, |part, out, _worker| {
+            for (row, out) in out.chunks_exact_mut(hidden).enumerate() {
+                let row = part * rows_per_part + row;
+                for rank in row * top_k..(row + 1) * top_k {
+                    let at = routing.grouped_at[rank] as usize * hidden;
+                    vector::scale_add(kernels, out, routing.choices[rank].weight, &results[at..at + hidden]);
+                }
             }
-        }
+        });
     }
+}
+
+/// Takes the first `count` elements off a slice.
+fn take_front<'a, T>(slice: &mut &'a mut [T], count: usize) -> &'a mut [T] {
+    let (front, rest) = std::mem::take(slice).split_at_mut(count);
+    *slice = rest;
+    front
 }
 
 /// The part of `outputs` that belongs to each piece of work. Pieces come in any order but never overlap.

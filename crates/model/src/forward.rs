@@ -5,6 +5,8 @@
 //! expert results are stored per (row, rank) and summed in router-rank order whatever order the experts arrived in.
 //! Next: `attend.rs` and `feed_forward.rs` (the two halves of a layer).
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use coldpress_experts::ExpertStore;
 use coldpress_kernels::{Kernels, MatmulJob, matmul, unpack_row, vector};
 use coldpress_workers::Team;
@@ -12,7 +14,7 @@ use coldpress_workers::Team;
 use crate::error::ModelError;
 use crate::kv::KvCache;
 use crate::route::Routing;
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, rows_per_part};
 use crate::spec::ModelSpec;
 use crate::times::{Phase, PhaseClock};
 use crate::weights::DenseWeights;
@@ -114,10 +116,10 @@ impl Model {
         for layer in 0..layers {
             engine.clock.lap(Phase::Host);
             self.attend(engine, segments, layer, rows);
-            self.check_finite(engine.scratch, rows, layer, "attention")?;
+            self.check_finite(engine, rows, layer, "attention")?;
             engine.clock.lap(Phase::Attention);
             self.feed_forward(engine, layer, rows)?;
-            self.check_finite(engine.scratch, rows, layer, "feed-forward")?;
+            self.check_finite(engine, rows, layer, "feed-forward")?;
             engine.clock.lap(Phase::Dense);
             if !observer.layer_done(layer, layers) {
                 return Err(ModelError::Cancelled);
@@ -147,10 +149,20 @@ impl Model {
 
     fn embed(&self, engine: &mut ForwardEngine<'_, '_>, segments: &[Segment<'_>]) {
         let table = self.weights.matrix(self.spec.embedding);
-        let residual = engine.scratch.residual.as_mut_slice_of::<f32>();
-        let tokens = segments.iter().flat_map(|segment| segment.tokens);
-        for (&token, out) in tokens.zip(residual.chunks_exact_mut(self.spec.hidden)) {
-            unpack_row(&table, token as usize, out);
+        let hidden = self.spec.hidden;
+        let mut first_row = 0;
+        for segment in segments {
+            let rows = first_row..first_row + segment.tokens.len();
+            let residual = engine.scratch.residual.as_mut_slice_of::<f32>();
+            let out = &mut residual[rows.start * hidden..rows.end * hidden];
+            let rows_per_part = rows_per_part(engine.team, rows.len(), hidden * size_of::<f32>());
+            engine.team.for_each_part_mut(out, rows_per_part * hidden, |part, out, _worker| {
+                let tokens = &segment.tokens[part * rows_per_part..];
+                for (&token, out) in tokens.iter().zip(out.chunks_exact_mut(hidden)) {
+                    unpack_row(&table, token as usize, out);
+                }
+            });
+            first_row = rows.end;
         }
     }
 
@@ -170,15 +182,13 @@ impl Model {
 
     fn check_finite(
         &self,
-        scratch: &Scratch,
+        engine: &ForwardEngine<'_, '_>,
         rows: usize,
         layer: usize,
         stage: &'static str,
     ) -> Result<(), ModelError> {
-        let residual = &scratch.residual.as_slice_of::<f32>()[..rows * self.spec.hidden];
-        // A sum is not finite as soon as one term is not; it needs no branch per value.
-        let finite =
-            residual.chunks(1024).all(|chunk| chunk.iter().map(|value| value * 0.0).sum::<f32>() == 0.0);
+        let residual = &engine.scratch.residual.as_slice_of::<f32>()[..rows * self.spec.hidden];
+        let finite = all_finite(engine.team, residual);
         if finite { Ok(()) } else { Err(ModelError::NotFinite { layer, stage }) }
     }
 
@@ -221,9 +231,7 @@ impl Model {
         let Scratch { residual, input, logits, .. } = &mut *engine.scratch;
         let residual = &residual.as_slice_of::<f32>()[first * hidden..(first + rows) * hidden];
         let norm = self.weights.vector(self.spec.output_norm);
-        let normed = input.floats_mut(rows * hidden);
-        vector::rms_norm(engine.team, engine.kernels, residual, norm, self.spec.norm_epsilon, normed);
-        input.quantize(engine.team, engine.kernels, rows, hidden);
+        input.norm(engine.team, engine.kernels, residual, norm, self.spec.norm_epsilon);
         let output = &mut logits.as_mut_slice_of::<f32>()[..rows * self.spec.vocabulary];
         let weights = self.weights.matrix(self.spec.output);
         matmul(
@@ -231,7 +239,7 @@ impl Model {
             engine.kernels,
             &mut [MatmulJob::new(weights, input.rows(0, rows, hidden), &mut *output)],
         );
-        let finite = output.iter().all(|value| value.is_finite());
+        let finite = all_finite(engine.team, output);
         let layer = self.spec.layers.len();
         if finite { Ok(()) } else { Err(ModelError::NotFinite { layer, stage: "output head" }) }
     }
@@ -245,4 +253,21 @@ impl Model {
     pub(crate) fn put_routing(&mut self, routing: Routing) {
         self.routing = routing;
     }
+}
+
+/// Values that one chunk of the check for NaN and infinity takes.
+const FINITE_CHUNK: usize = 64 * 1024;
+
+/// Whether no value is NaN or infinite.
+fn all_finite(team: &Team<'_>, values: &[f32]) -> bool {
+    let broken = AtomicBool::new(false);
+    team.for_each_chunk(values.len().div_ceil(FINITE_CHUNK), |chunk, _worker| {
+        let values = &values[chunk * FINITE_CHUNK..values.len().min((chunk + 1) * FINITE_CHUNK)];
+        // A sum is not finite as soon as one term is not; it needs no branch per value.
+        let finite = values.chunks(1024).all(|some| some.iter().map(|value| value * 0.0).sum::<f32>() == 0.0);
+        if !finite {
+            broken.store(true, Ordering::Relaxed);
+        }
+    });
+    !broken.into_inner()
 }

@@ -6,17 +6,23 @@
 use coldpress_kernels::{Kernels, vector};
 use coldpress_workers::Team;
 
+use crate::scratch::rows_per_part;
 use crate::spec::RouterSpec;
+
+/// An expert that a row uses, and how much its result counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Choice {
+    pub expert: u32,
+    pub weight: f32,
+}
 
 /// Experts chosen for the rows of one MoE block, and the (row, rank) pairs grouped by expert.
 #[derive(Default)]
 pub(crate) struct Routing {
     /// Experts per row.
     pub top_k: usize,
-    /// Chosen experts `[rows, top_k]`, best first.
-    pub chosen: Vec<u32>,
-    /// Their weights `[rows, top_k]`.
-    pub weights: Vec<f32>,
+    /// Chosen experts with their weights `[rows, top_k]`, best first.
+    pub choices: Vec<Choice>,
     /// Position of pair (row, rank) in the grouped order `[rows, top_k]`.
     pub grouped_at: Vec<u32>,
     /// Row of each grouped pair.
@@ -38,44 +44,28 @@ impl Routing {
         logits: &mut [f32],
         rows: usize,
     ) {
-        self.top_k = router.top_k;
-        self.chosen.clear();
-        self.weights.clear();
-        vector::softmax(team, kernels, &mut logits[..rows * router.experts], router.experts);
-        for scores in logits.chunks_exact_mut(router.experts).take(rows) {
-            self.choose(router, scores);
-        }
-        self.group(router.experts);
-    }
-
-    /// Appends the `top_k` best of one row. `scores` are probabilities; a taken one is marked with -infinity.
-    fn choose(&mut self, router: &RouterSpec, scores: &mut [f32]) {
-        let from = self.weights.len();
-        for _ in 0..router.top_k {
-            let mut best: Option<usize> = None;
-            for (expert, &score) in scores.iter().enumerate() {
-                if score > best.map_or(f32::NEG_INFINITY, |best| scores[best]) {
-                    best = Some(expert);
-                }
+        let (experts, top_k) = (router.experts, router.top_k);
+        self.top_k = top_k;
+        let logits = &mut logits[..rows * experts];
+        vector::softmax(team, kernels, logits, experts);
+        let scores = &*logits;
+        self.choices.clear();
+        self.choices.resize(rows * top_k, Choice::default());
+        let rows_per_part = rows_per_part(team, rows, experts * top_k * size_of::<f32>());
+        team.for_each_part_mut(&mut self.choices, rows_per_part * top_k, |part, choices, _worker| {
+            let scores = scores[part * rows_per_part * experts..].chunks_exact(experts);
+            for (scores, choices) in scores.zip(choices.chunks_exact_mut(top_k)) {
+                choose(router, scores, choices);
             }
-            // A row of NaN has no maximum; any choice serves until the forward pass reports the NaN.
-            let expert = best.or_else(|| scores.iter().position(|&score| score != f32::NEG_INFINITY));
-            let expert = expert.expect("top_k is at most the number of experts");
-            self.chosen.push(expert as u32);
-            self.weights.push(scores[expert]);
-            scores[expert] = f32::NEG_INFINITY;
-        }
-        let weights = &mut self.weights[from..];
-        let sum: f32 = weights.iter().fold(0.0, |sum, &weight| sum + weight);
-        let factor = if router.renormalize { router.scale / sum } else { router.scale };
-        weights.iter_mut().for_each(|weight| *weight *= factor);
+        });
+        self.group(experts);
     }
 
     fn group(&mut self, expert_count: usize) {
         self.counts.clear();
         self.counts.resize(expert_count, 0);
-        for &expert in &self.chosen {
-            self.counts[expert as usize] += 1;
+        for choice in &self.choices {
+            self.counts[choice.expert as usize] += 1;
         }
         self.experts.clear();
         self.starts.clear();
@@ -93,9 +83,9 @@ impl Routing {
         self.starts.push(next);
         self.grouped_at.clear();
         self.row_of.clear();
-        self.row_of.resize(self.chosen.len(), 0);
-        for (pair, &expert) in self.chosen.iter().enumerate() {
-            let place = &mut self.counts[expert as usize];
+        self.row_of.resize(self.choices.len(), 0);
+        for (pair, choice) in self.choices.iter().enumerate() {
+            let place = &mut self.counts[choice.expert as usize];
             self.grouped_at.push(*place);
             self.row_of[*place as usize] = (pair / self.top_k) as u32;
             *place += 1;
@@ -106,6 +96,27 @@ impl Routing {
     pub fn pairs(&self, index: usize) -> std::ops::Range<usize> {
         self.starts[index] as usize..self.starts[index + 1] as usize
     }
+}
+
+/// The best experts of one row, best first. `scores` are probabilities.
+fn choose(router: &RouterSpec, scores: &[f32], choices: &mut [Choice]) {
+    for rank in 0..choices.len() {
+        let (taken, free) = choices.split_at_mut(rank);
+        let is_free = |expert: usize| taken.iter().all(|choice| choice.expert as usize != expert);
+        let mut best: Option<usize> = None;
+        for (expert, &score) in scores.iter().enumerate() {
+            if score > best.map_or(f32::NEG_INFINITY, |best| scores[best]) && is_free(expert) {
+                best = Some(expert);
+            }
+        }
+        // A row of NaN has no maximum; any choice serves until the forward pass reports the NaN.
+        let expert = best.or_else(|| (0..scores.len()).find(|&expert| is_free(expert)));
+        let expert = expert.expect("top_k is at most the number of experts");
+        free[0] = Choice { expert: expert as u32, weight: scores[expert] };
+    }
+    let sum: f32 = choices.iter().fold(0.0, |sum, choice| sum + choice.weight);
+    let factor = if router.renormalize { router.scale / sum } else { router.scale };
+    choices.iter_mut().for_each(|choice| choice.weight *= factor);
 }
 
 #[cfg(test)]
@@ -126,29 +137,33 @@ mod tests {
         routing
     }
 
+    fn chosen(routing: &Routing) -> Vec<u32> {
+        routing.choices.iter().map(|choice| choice.expert).collect()
+    }
+
     #[test]
     fn weights_are_the_full_softmax_unless_renormalised() {
         let logits = [0.0f32, 1.0, 2.0, 3.0];
         let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
         let expected = [3.0f64.exp() / sum, 2.0f64.exp() / sum];
         let plain = routed(false, &logits, 4);
-        assert_eq!(plain.chosen, [3, 2]);
-        for (got, want) in plain.weights.iter().zip(expected) {
-            assert!((f64::from(*got) - want).abs() < 1e-6);
+        assert_eq!(chosen(&plain), [3, 2]);
+        for (got, want) in plain.choices.iter().zip(expected) {
+            assert!((f64::from(got.weight) - want).abs() < 1e-6);
         }
         let renormalised = routed(true, &logits, 4);
-        assert!((renormalised.weights.iter().sum::<f32>() - 1.0).abs() < 1e-6);
+        assert!((renormalised.choices.iter().map(|choice| choice.weight).sum::<f32>() - 1.0).abs() < 1e-6);
     }
 
     #[test]
     fn ties_go_to_the_lower_index() {
-        assert_eq!(routed(true, &[1.0; 8], 8).chosen, [0, 1]);
+        assert_eq!(chosen(&routed(true, &[1.0; 8], 8)), [0, 1]);
     }
 
     #[test]
     fn pairs_are_grouped_by_expert_in_row_order() {
         let routing = routed(true, &[9.0, 0.0, 5.0, 0.0, 9.0, 5.0, 9.0, 5.0, 0.0], 3);
-        assert_eq!(routing.chosen, [0, 2, 1, 2, 0, 1]);
+        assert_eq!(chosen(&routing), [0, 2, 1, 2, 0, 1]);
         assert_eq!(routing.experts, [0, 1, 2]);
         assert_eq!(routing.starts, [0, 2, 4, 6]);
         assert_eq!(routing.row_of, [0, 2, 1, 2, 0, 1]);

@@ -4,7 +4,9 @@
 //! apart. Sizes depend on the chunk length, never on the prompt.
 
 use coldpress_kernels::blocks::STEP_COLUMNS;
-use coldpress_kernels::{ActivationBlock, InputRows, Kernels, blocks_per_row, quantize_rows};
+use coldpress_kernels::{
+    ActivationBlock, InputRows, Kernels, blocks_per_row, quantize_rows, rms_norm_and_quantize, vector,
+};
 use coldpress_memory::{Buffer, Bytes, Ledger, Purpose, sys};
 use coldpress_workers::Team;
 
@@ -64,7 +66,6 @@ struct Needs {
     attention: Need,
     router: Need,
     gathered: [Need; 2],
-    gate: Need,
     up: Need,
     inner: [Need; 2],
     pairs: Need,
@@ -104,7 +105,6 @@ impl Needs {
             attention: Need { fixed: attention_scratch * size_of::<f32>(), per_row: 0 },
             router: floats(experts),
             gathered: Prepared::needs(gathered).map(expert_rows),
-            gate: expert_rows(floats(inner)),
             up: expert_rows(floats(inner)),
             inner: Prepared::needs(inner).map(expert_rows),
             pairs: floats(top_k * hidden),
@@ -123,7 +123,6 @@ impl Needs {
             self.sines,
             self.attention,
             self.router,
-            self.gate,
             self.up,
             self.pairs,
             self.logits,
@@ -173,6 +172,24 @@ impl Prepared {
         }
     }
 
+    /// Fills the f32 values with the RMS norm of `x`, `[rows, weight.len()]`, and the int8 blocks from them.
+    pub fn norm(&mut self, team: &Team<'_>, kernels: Kernels, x: &[f32], weight: &[f32], epsilon: f32) {
+        let columns = weight.len();
+        let (floats, blocks) = self.parts_mut(x.len() / columns, columns);
+        if columns.is_multiple_of(STEP_COLUMNS) {
+            rms_norm_and_quantize(team, kernels, x, weight, epsilon, floats, blocks);
+        } else {
+            vector::rms_norm(team, kernels, x, weight, epsilon, floats);
+        }
+    }
+
+    /// The f32 values and the int8 blocks (none where the width allows no blocks) of the first `rows` rows.
+    pub fn parts_mut(&mut self, rows: usize, columns: usize) -> (&mut [f32], &mut [ActivationBlock]) {
+        let row_blocks = if columns.is_multiple_of(STEP_COLUMNS) { blocks_per_row(columns) } else { 0 };
+        let floats = &mut self.floats.as_mut_slice_of::<f32>()[..rows * columns];
+        (floats, &mut self.blocks.as_mut_slice_of::<ActivationBlock>()[..rows * row_blocks])
+    }
+
     /// Rows `from..from + count` as matrix input.
     pub fn rows(&self, from: usize, count: usize, columns: usize) -> InputRows<'_> {
         let floats = &self.floats.as_slice_of::<f32>()[from * columns..(from + count) * columns];
@@ -185,27 +202,49 @@ impl Prepared {
         InputRows::new(columns, floats, blocks)
     }
 
-    /// Copies the rows `wanted` of `from` to the rows `at..` of `self`.
-    pub fn gather(&mut self, from: &Self, columns: usize, at: usize, wanted: &[u32]) {
-        fn copy<T: Copy>(from: &[T], to: &mut [T], width: usize, at: usize, wanted: &[u32]) {
-            for (row, &source) in wanted.iter().enumerate() {
-                let source = source as usize * width;
-                let target = (at + row) * width;
-                to[target..target + width].copy_from_slice(&from[source..source + width]);
-            }
+    /// Copies the rows `wanted` of `from` to the rows `at..` of `self`: the int8 blocks where the width allows them, and
+    /// the f32 values where it does not or `floats` asks for them.
+    pub fn gather(
+        &mut self,
+        team: &Team<'_>,
+        from: &Self,
+        columns: usize,
+        at: usize,
+        wanted: &[u32],
+        floats: bool,
+    ) {
+        let has_blocks = columns.is_multiple_of(STEP_COLUMNS);
+        if floats || !has_blocks {
+            let target = &mut self.floats.as_mut_slice_of::<f32>()[at * columns..];
+            copy_rows(team, from.floats.as_slice_of(), target, columns, wanted);
         }
-        copy::<f32>(from.floats.as_slice_of(), self.floats.as_mut_slice_of(), columns, at, wanted);
-        if columns.is_multiple_of(STEP_COLUMNS) {
+        if has_blocks {
             let width = blocks_per_row(columns);
-            copy::<ActivationBlock>(
-                from.blocks.as_slice_of(),
-                self.blocks.as_mut_slice_of(),
-                width,
-                at,
-                wanted,
-            );
+            let target = &mut self.blocks.as_mut_slice_of::<ActivationBlock>()[at * width..];
+            copy_rows(team, from.blocks.as_slice_of(), target, width, wanted);
         }
     }
+}
+
+/// Copies the rows `wanted` of `from` to the beginning of `to`; rows of `width` elements.
+fn copy_rows<T: Copy + Send + Sync>(team: &Team<'_>, from: &[T], to: &mut [T], width: usize, wanted: &[u32]) {
+    let rows_per_part = rows_per_part(team, wanted.len(), width * size_of::<T>());
+    let to = &mut to[..wanted.len() * width];
+    team.for_each_part_mut(to, rows_per_part * width, |part, rows, _worker| {
+        for (row, target) in rows.chunks_exact_mut(width).enumerate() {
+            let source = wanted[part * rows_per_part + row] as usize * width;
+            target.copy_from_slice(&from[source..source + width]);
+        }
+    });
+}
+
+/// Bytes of rows below which a second thread costs more than it saves.
+const PART_BYTES_MIN: usize = 64 * 1024;
+
+/// Rows of one part when `rows` rows of `row_bytes` each are cut over the team.
+pub(crate) fn rows_per_part(team: &Team<'_>, rows: usize, row_bytes: usize) -> usize {
+    let parts = (rows * row_bytes / PART_BYTES_MIN).clamp(1, 4 * team.threads());
+    rows.div_ceil(parts).max(1)
 }
 
 /// The buffers of a forward pass. Row counts in brackets.
@@ -227,9 +266,8 @@ pub struct Scratch {
     pub(crate) router: Buffer,
     /// Inputs of a batch of experts, regrouped [expert rows, hidden].
     pub(crate) gathered: Prepared,
-    pub(crate) gate: Buffer,
     pub(crate) up: Buffer,
-    /// `silu(gate) * up` [expert rows, inner].
+    /// The gate product, then `silu(gate) * up` [expert rows, inner].
     pub(crate) inner: Prepared,
     /// Results of all (row, rank) pairs, grouped by expert [rows * top_k, hidden].
     pub(crate) pairs: Buffer,
@@ -262,7 +300,6 @@ impl Scratch {
             attention: plain(needs.attention)?,
             router: plain(needs.router)?,
             gathered: prepared(needs.gathered)?,
-            gate: plain(needs.gate)?,
             up: plain(needs.up)?,
             inner: prepared(needs.inner)?,
             pairs: plain(needs.pairs)?,

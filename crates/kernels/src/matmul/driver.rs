@@ -36,7 +36,14 @@ impl Span<'_> {
         // SAFETY: `first + count <= rows`, so this stays in the part of the output that the caller grants.
         unsafe {
             let target = self.output.add(input_row * self.output_stride + first);
-            std::ptr::copy_nonoverlapping(lanes.as_ptr(), target, count);
+            if count == GROUP_ROWS {
+                // Two moves. One copy would be merged with the one below into a call of unknown length.
+                let (halves, _) = lanes.as_chunks::<{ GROUP_ROWS / 2 }>();
+                target.cast::<[f32; GROUP_ROWS / 2]>().write(halves[0]);
+                target.add(GROUP_ROWS / 2).cast::<[f32; GROUP_ROWS / 2]>().write(halves[1]);
+            } else {
+                std::ptr::copy_nonoverlapping(lanes.as_ptr(), target, count);
+            }
         }
     }
 }
@@ -99,16 +106,23 @@ pub(super) unsafe fn quantized_rows<T: QuantizedTiles, F: QuantizedFormat>(
     let row_blocks = crate::activations::blocks_per_row(span.columns);
     let mut first = first;
     let mut rest = rows;
+    macro_rules! tile {
+        ($rows:literal) => {
+            quantized_tile::<T, F, $rows>(span, group, weights, first, &rest[..$rows * row_blocks])
+        };
+    }
     while !rest.is_empty() {
         // SAFETY: passed on from the caller; each tile gets as many rows as its size says.
         let done = unsafe {
             match rest.len() / row_blocks {
-                8.. if T::ROWS_MAX >= 8 => {
-                    quantized_tile::<T, F, 8>(span, group, weights, first, &rest[..8 * row_blocks])
-                }
-                4.. => quantized_tile::<T, F, 4>(span, group, weights, first, &rest[..4 * row_blocks]),
-                2.. => quantized_tile::<T, F, 2>(span, group, weights, first, &rest[..2 * row_blocks]),
-                _ => quantized_tile::<T, F, 1>(span, group, weights, first, &rest[..row_blocks]),
+                8.. if T::ROWS_MAX >= 8 => tile!(8),
+                7 if T::ROWS_MAX >= 8 => tile!(7),
+                6 if T::ROWS_MAX >= 8 => tile!(6),
+                5 if T::ROWS_MAX >= 8 => tile!(5),
+                4.. => tile!(4),
+                3 => tile!(3),
+                2 => tile!(2),
+                _ => tile!(1),
             }
         };
         first += done;

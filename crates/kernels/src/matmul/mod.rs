@@ -15,6 +15,7 @@
 
 mod dispatch;
 mod driver;
+mod gated;
 mod scalar;
 mod tile;
 
@@ -35,10 +36,12 @@ use std::ops::Range;
 use coldpress_workers::Team;
 
 pub use dispatch::entries;
+pub use gated::{GatedJob, gated};
 
 use crate::Kernels;
 use crate::activations::InputRows;
 use crate::layout::{GROUP_ROWS, MatrixRef, row_groups};
+use crate::vector::spans::SharedSlice;
 use driver::Span;
 
 /// Weights that a chunk should at least read: below this, claiming chunks costs more than it balances.
@@ -58,6 +61,8 @@ pub struct MatmulJob<'a> {
 
 // SAFETY: the pointer stands for the `&'a mut [f32]` given to `new`, and a mutable slice of f32 is `Send`.
 unsafe impl Send for MatmulJob<'_> {}
+// SAFETY: a shared job can only be run, and `run` asks its callers for different groups, hence different outputs.
+unsafe impl Sync for MatmulJob<'_> {}
 
 impl<'a> MatmulJob<'a> {
     /// `output` is `[input.rows(), weights.rows()]`, row-major, and is overwritten.
@@ -66,6 +71,15 @@ impl<'a> MatmulJob<'a> {
     /// When the shapes differ, or `input` lacks what the weights need: f32 rows for float formats, int8 blocks for
     /// quantised ones.
     pub fn new(weights: MatrixRef<'a>, input: InputRows<'a>, output: &'a mut [f32]) -> MatmulJob<'a> {
+        Self::into_shared(weights, input, &SharedSlice::new(output))
+    }
+
+    /// [`MatmulJob::new`] into a slice of which the caller uses other parts, or the same ones when the job does not run.
+    fn into_shared(
+        weights: MatrixRef<'a>,
+        input: InputRows<'a>,
+        output: &SharedSlice<'a, f32>,
+    ) -> MatmulJob<'a> {
         assert_eq!(
             input.columns(),
             weights.columns(),
@@ -86,7 +100,7 @@ impl<'a> MatmulJob<'a> {
                 weights.format()
             );
         }
-        MatmulJob { weights, input, output: output.as_mut_ptr(), owner: PhantomData }
+        MatmulJob { weights, input, output: output.start(), owner: PhantomData }
     }
 
     fn groups(&self) -> usize {
@@ -128,26 +142,22 @@ impl<'a> MatmulJob<'a> {
     }
 }
 
-/// The jobs of one region, shared by its threads.
-struct SharedJobs<'j, 'a>(&'j [MatmulJob<'a>]);
-
-// SAFETY: threads only read the jobs and write through their output pointers, each chunk its own rows of one job.
-unsafe impl Sync for SharedJobs<'_, '_> {}
-
-impl SharedJobs<'_, '_> {
-    /// The job and the groups of chunk number `chunk`, counting through all jobs.
-    fn chunk(&self, mut chunk: usize, chunk_cost: usize) -> Option<(&MatmulJob<'_>, Range<usize>)> {
-        for job in self.0 {
-            let groups_per_chunk = job.groups_per_chunk(chunk_cost);
-            let chunks = job.groups().div_ceil(groups_per_chunk);
-            if chunk < chunks {
-                let first = chunk * groups_per_chunk;
-                return Some((job, first..(first + groups_per_chunk).min(job.groups())));
-            }
-            chunk -= chunks;
+/// The job and the groups of chunk number `chunk`, counting through all jobs.
+fn chunk_of<'j, 'a>(
+    jobs: &'j [MatmulJob<'a>],
+    mut chunk: usize,
+    chunk_cost: usize,
+) -> Option<(&'j MatmulJob<'a>, Range<usize>)> {
+    for job in jobs {
+        let groups_per_chunk = job.groups_per_chunk(chunk_cost);
+        let chunks = job.groups().div_ceil(groups_per_chunk);
+        if chunk < chunks {
+            let first = chunk * groups_per_chunk;
+            return Some((job, first..(first + groups_per_chunk).min(job.groups())));
         }
-        None
+        chunk -= chunks;
     }
+    None
 }
 
 /// Runs all jobs as one parallel region and returns when every output is written. Allocates nothing.
@@ -156,10 +166,8 @@ pub fn matmul(team: &Team<'_>, kernels: Kernels, jobs: &mut [MatmulJob<'_>]) {
     let cost: usize = jobs.iter().map(MatmulJob::cost).sum();
     let chunk_cost = cost.div_ceil(team.threads() * CHUNKS_PER_WORKER);
     let chunks = jobs.iter().map(|job| job.groups().div_ceil(job.groups_per_chunk(chunk_cost))).sum();
-    let shared = SharedJobs(jobs);
-    let shared = &shared;
-    team.for_each_chunk(chunks, move |chunk, _worker| {
-        if let Some((job, groups)) = shared.chunk(chunk, chunk_cost) {
+    team.for_each_chunk(chunks, |chunk, _worker| {
+        if let Some((job, groups)) = chunk_of(jobs, chunk, chunk_cost) {
             // SAFETY: `jobs` is borrowed mutably for the whole call, every chunk number runs once, and different chunk
             // numbers stand for different groups.
             unsafe { job.run(kernels, groups) };

@@ -34,21 +34,6 @@ fn map_in_place<S: Simd>(s: S, operation: impl Unary, x: &mut [f32]) {
 }
 
 #[inline(always)]
-fn zip_into<S: Simd>(s: S, operation: impl Binary, a: &[f32], b: &[f32], out: &mut [f32]) {
-    let (a_full, a_rest) = a.as_chunks::<LANES>();
-    let (b_full, b_rest) = b.as_chunks::<LANES>();
-    let (out_full, out_rest) = out.as_chunks_mut::<LANES>();
-    for ((a, b), out) in a_full.iter().zip(b_full).zip(out_full) {
-        s.store(operation.apply(s, s.load(a), s.load(b)), out);
-    }
-    if !out_rest.is_empty() {
-        let mut last = [0.0; LANES];
-        s.store(operation.apply(s, s.load(&padded(a_rest)), s.load(&padded(b_rest))), &mut last);
-        out_rest.copy_from_slice(&last[..out_rest.len()]);
-    }
-}
-
-#[inline(always)]
 fn zip_in_place<S: Simd>(s: S, operation: impl Binary, out: &mut [f32], b: &[f32]) {
     let (out_full, out_rest) = out.as_chunks_mut::<LANES>();
     let (b_full, b_rest) = b.as_chunks::<LANES>();
@@ -157,11 +142,6 @@ fn scale_add_body<S: Simd>(s: S, out: &mut [f32], weight: f32, x: &[f32]) {
 }
 
 #[inline(always)]
-fn swiglu_body<S: Simd>(s: S, gate: &[f32], up: &[f32], out: &mut [f32]) {
-    zip_into(s, SiluTimes, gate, up, out);
-}
-
-#[inline(always)]
 fn swiglu_in_place_body<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     zip_in_place(s, SiluTimes, gate, up);
 }
@@ -190,7 +170,6 @@ instantiate! {
 
 instantiate! { fn add_span(out: &mut [f32], x: &[f32]) => add_body }
 instantiate! { fn scale_add_span(out: &mut [f32], weight: f32, x: &[f32]) => scale_add_body }
-instantiate! { fn swiglu_span(gate: &[f32], up: &[f32], out: &mut [f32]) => swiglu_body }
 instantiate! { fn swiglu_in_place_span(gate: &mut [f32], up: &[f32]) => swiglu_in_place_body }
 
 /// `out += x`. Panics when the lengths differ.
@@ -200,19 +179,13 @@ pub fn add_assign(team: &Team<'_>, kernels: Kernels, out: &mut [f32], x: &[f32])
 }
 
 /// `out += weight * x`, each element one fused multiply-add. Panics when the lengths differ.
-pub fn scale_add(team: &Team<'_>, kernels: Kernels, out: &mut [f32], weight: f32, x: &[f32]) {
+pub fn scale_add(kernels: Kernels, out: &mut [f32], weight: f32, x: &[f32]) {
     assert_eq!(out.len(), x.len(), "scale_add of slices of different length");
-    for_each_span(team, out, |span, out| scale_add_span(kernels, out, weight, &x[span]));
+    scale_add_span(kernels, out, weight, x);
 }
 
-/// `out = silu(gate) * up` (SwiGLU, Shazeer 2020, arXiv:2002.05202). Panics when the lengths differ.
-pub fn swiglu(team: &Team<'_>, kernels: Kernels, gate: &[f32], up: &[f32], out: &mut [f32]) {
-    assert!(gate.len() == out.len() && up.len() == out.len(), "swiglu of slices of different length");
-    for_each_span(team, out, |span, out| swiglu_span(kernels, &gate[span.clone()], &up[span], out));
-}
-
-/// `gate = silu(gate) * up`. Panics when the lengths differ.
-pub fn swiglu_in_place(team: &Team<'_>, kernels: Kernels, gate: &mut [f32], up: &[f32]) {
+/// `gate = silu(gate) * up` (SwiGLU, Shazeer 2020, arXiv:2002.05202). Panics when the lengths differ.
+pub fn swiglu_in_place(kernels: Kernels, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "swiglu_in_place of slices of different length");
-    for_each_span(team, gate, |span, gate| swiglu_in_place_span(kernels, gate, &up[span]));
+    swiglu_in_place_span(kernels, gate, up);
 }

@@ -18,7 +18,8 @@ pub(crate) mod simd_neon;
 pub(crate) mod simd_x86;
 pub(crate) mod spans;
 
-pub use elementwise::{add_assign, exp, scale_add, sigmoid, silu, softplus, swiglu, swiglu_in_place};
+pub use elementwise::{add_assign, exp, scale_add, sigmoid, silu, softplus, swiglu_in_place};
 pub use half_rows::convert_to_f16;
+pub(crate) use reduce::rms_norm_rows;
 pub use reduce::{dot, max, rms_norm, rms_norm_in_place, softmax};
 pub use rope::{RopeRows, rope_half_split, rope_interleaved, rope_inverse_frequencies, rope_table};

@@ -125,7 +125,7 @@ fn softmax_rows_body<S: Simd>(s: S, x: &mut [f32], columns: usize) {
 
 instantiate! { fn dot_unchecked(a: &[f32], b: &[f32]) -> f32 => dot_body }
 instantiate! { fn softmax_rows(x: &mut [f32], columns: usize) => softmax_rows_body }
-instantiate! { fn rms_norm_rows(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) => rms_norm_body }
+instantiate! { pub(crate) fn rms_norm_rows(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) => rms_norm_body }
 instantiate! {
     fn rms_norm_in_place_rows(x: &mut [f32], weight: &[f32], epsilon: f32) => rms_norm_in_place_body
 }

@@ -17,6 +17,7 @@ const SPAN_ELEMENTS: usize = 16 * 1024;
 const SPANS_PER_THREAD: usize = 4;
 
 /// A mutable slice of which several threads hold disjoint parts.
+#[derive(Debug)]
 pub(crate) struct SharedSlice<'a, T> {
     start: *mut T,
     len: usize,
@@ -32,6 +33,16 @@ unsafe impl<T: Send> Send for SharedSlice<'_, T> {}
 impl<'a, T> SharedSlice<'a, T> {
     pub(crate) fn new(slice: &'a mut [T]) -> Self {
         Self { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
+    }
+
+    /// The first element.
+    pub(crate) fn start(&self) -> *mut T {
+        self.start
+    }
+
+    /// Elements in the slice.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// Part of the slice. Panics when the range is not inside.

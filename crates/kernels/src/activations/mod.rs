@@ -1,14 +1,19 @@
 //! Activations as int8 blocks of 32, the other factor of every quantised weight.
 //!
-//! One rule, one Rust source, compiled for each instruction set, so the bits are the same everywhere:
+//! One rule, the same bits on every instruction set:
 //! `scale = amax / 127`, `q = round_half_even(x * (127 / amax))`, all in f32. A block whose largest magnitude is below
 //! [`SMALLEST_MAGNITUDE`] becomes zeros with scale 0. A block with a NaN or an infinity becomes zeros with scale NaN:
-//! every product it takes part in is NaN, so a broken value is seen and not averaged away.
+//! every product it takes part in is NaN, so a broken value is seen and not averaged away. The loops are in quantize.rs.
+
+mod quantize;
+#[cfg(target_arch = "x86_64")]
+mod quantize_x86;
 
 use coldpress_workers::Team;
 
 use crate::Kernels;
 use crate::blocks::STEP_COLUMNS;
+use crate::vector::rms_norm_rows;
 
 /// Below this largest magnitude a block counts as zero: it is where `127 / amax` would leave the range of f32.
 pub const SMALLEST_MAGNITUDE: f32 = 128.0 * f32::MIN_POSITIVE;
@@ -45,11 +50,11 @@ impl ActivationBlock {
 
     /// Quantises 32 activations.
     pub fn quantize(values: &[f32; STEP_COLUMNS]) -> ActivationBlock {
-        quantize_block(values)
+        quantize::quantize_block(values)
     }
 
     /// The block of these values (between -127 and 127) and this scale.
-    #[inline(always)] // as `quantize_blocks`
+    #[inline(always)] // into the loops of quantize.rs
     pub fn from_values(values: [i8; STEP_COLUMNS], scale: f32) -> ActivationBlock {
         let mut half_sums = [0_i16; 2];
         let (halves, _) = values.as_chunks::<{ STEP_COLUMNS / 2 }>();
@@ -58,6 +63,11 @@ impl ActivationBlock {
                 *sum += i16::from(value);
             }
         }
+        Self::with_sums(values, scale, half_sums)
+    }
+
+    #[inline(always)] // as `from_values`
+    fn with_sums(values: [i8; STEP_COLUMNS], scale: f32, half_sums: [i16; 2]) -> ActivationBlock {
         let sum = i32::from(half_sums[0]) + i32::from(half_sums[1]);
         ActivationBlock {
             values,
@@ -162,9 +172,6 @@ pub const fn blocks_per_row(columns: usize) -> usize {
     columns / STEP_COLUMNS
 }
 
-/// Blocks that one chunk of the parallel loop takes: enough work to pay for claiming it.
-const CHUNK_BLOCKS: usize = 256;
-
 /// Quantises activations on the team: `values` of any number of whole rows, `out` one block per 32 values.
 ///
 /// # Panics
@@ -172,88 +179,39 @@ const CHUNK_BLOCKS: usize = 256;
 pub fn quantize_rows(team: &Team<'_>, kernels: Kernels, values: &[f32], out: &mut [ActivationBlock]) {
     let (blocks, rest) = values.as_chunks::<STEP_COLUMNS>();
     assert!(rest.is_empty() && blocks.len() == out.len(), "one activation block per 32 values");
-    parallel::quantize(team, kernels, blocks, out);
+    quantize::quantize_on_team(team, kernels, blocks, out);
 }
 
-#[allow(unsafe_code)]
-mod parallel {
-    use coldpress_workers::Team;
-
-    use super::{ActivationBlock, CHUNK_BLOCKS, STEP_COLUMNS, quantize_blocks};
-    #[cfg(target_arch = "x86_64")]
-    use crate::Isa;
-    use crate::Kernels;
-
-    /// The first block of an output slice whose parts the chunks of one region write.
-    struct SharedOut(*mut ActivationBlock);
-
-    // SAFETY: every chunk of the region below touches another part of the slice.
-    unsafe impl Sync for SharedOut {}
-
-    impl SharedOut {
-        fn first(&self) -> *mut ActivationBlock {
-            self.0
-        }
-    }
-
-    /// `out` has one block per element of `blocks`.
-    pub(super) fn quantize(
-        team: &Team<'_>,
-        kernels: Kernels,
-        blocks: &[[f32; STEP_COLUMNS]],
-        out: &mut [ActivationBlock],
-    ) {
-        assert_eq!(blocks.len(), out.len(), "one activation block per 32 values");
-        let shared = SharedOut(out.as_mut_ptr());
-        team.for_each_chunk(blocks.len().div_ceil(CHUNK_BLOCKS), |chunk, _worker| {
-            let first = chunk * CHUNK_BLOCKS;
-            let count = CHUNK_BLOCKS.min(blocks.len() - first);
-            // SAFETY: `first + count <= blocks.len() == out.len()`, and each chunk number, hence each range, runs once.
-            let out = unsafe { std::slice::from_raw_parts_mut(shared.first().add(first), count) };
-            quantize_chunk(kernels, &blocks[first..first + count], out);
-        });
-    }
-
-    fn quantize_chunk(kernels: Kernels, blocks: &[[f32; STEP_COLUMNS]], out: &mut [ActivationBlock]) {
-        match kernels.isa() {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a `Kernels` of these instruction sets proves that the processor has AVX2.
-            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni | Isa::AmxInt8 => unsafe {
-                quantize_blocks_avx2(blocks, out)
-            },
-            _ => quantize_blocks(blocks, out),
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    fn quantize_blocks_avx2(blocks: &[[f32; STEP_COLUMNS]], out: &mut [ActivationBlock]) {
-        quantize_blocks(blocks, out);
-    }
+/// Quantises activations without a team: `values` of any number of whole blocks.
+///
+/// # Panics
+/// When `values.len() != 32 * out.len()`.
+pub(crate) fn quantize_on_this_thread(kernels: Kernels, values: &[f32], out: &mut [ActivationBlock]) {
+    let (blocks, rest) = values.as_chunks::<STEP_COLUMNS>();
+    assert!(rest.is_empty() && blocks.len() == out.len(), "one activation block per 32 values");
+    quantize::quantize_chunk(kernels, blocks, out);
 }
 
-#[inline(always)] // compiled once per instruction set
-fn quantize_blocks(blocks: &[[f32; STEP_COLUMNS]], out: &mut [ActivationBlock]) {
-    for (values, block) in blocks.iter().zip(out) {
-        *block = quantize_block(values);
-    }
-}
-
-/// Adding it to a value between -2^22 and 2^22 leaves the value, rounded half to even, in the low bits.
-const ROUNDING_MAGIC: f32 = 12_582_912.0;
-
-#[inline(always)] // as `quantize_blocks`
-fn quantize_block(values: &[f32; STEP_COLUMNS]) -> ActivationBlock {
-    // Magnitudes of floats order like their bits, with infinity and NaN on top.
-    let largest_bits = values.iter().fold(0, |largest, value| largest.max(value.to_bits() & 0x7fff_ffff));
-    let largest = f32::from_bits(largest_bits);
-    if !largest.is_finite() {
-        return ActivationBlock::from_values([0; STEP_COLUMNS], f32::NAN);
-    }
-    if largest < SMALLEST_MAGNITUDE {
-        return ActivationBlock::ZERO;
-    }
-    let inverse = 127.0 / largest;
-    let quants = values.map(|value| (value * inverse + ROUNDING_MAGIC).to_bits() as u8 as i8);
-    ActivationBlock::from_values(quants, largest / 127.0)
+/// [`vector::rms_norm`](crate::vector::rms_norm) of every row of `x`, `[rows, weight.len()]`, into `floats`, and its int8
+/// blocks into `blocks`, row by row while the row is in the cache.
+///
+/// # Panics
+/// When the shapes differ or a row is not a whole number of blocks.
+pub fn rms_norm_and_quantize(
+    team: &Team<'_>,
+    kernels: Kernels,
+    x: &[f32],
+    weight: &[f32],
+    epsilon: f32,
+    floats: &mut [f32],
+    blocks: &mut [ActivationBlock],
+) {
+    let columns = weight.len();
+    assert!(columns.is_multiple_of(STEP_COLUMNS), "quantised rows are multiples of 32 columns");
+    assert!(x.len() == floats.len() && x.len().is_multiple_of(columns), "rows of {columns} to norm");
+    assert_eq!(blocks.len() * STEP_COLUMNS, floats.len(), "one activation block per 32 values");
+    quantize::for_each_row(team, floats, blocks, columns, |row, floats, blocks| {
+        rms_norm_rows(kernels, &x[row * columns..(row + 1) * columns], weight, epsilon, floats);
+        quantize_on_this_thread(kernels, floats, blocks);
+    });
 }
