@@ -33,7 +33,7 @@ pub use geometry::{
 };
 pub use loader::read_ring_bytes;
 pub use pack::{Fingerprint, PackFile};
-pub use policy::{EvictionPolicy, PerLayerLru};
+pub use policy::{EvictionPolicy, PolicyKind};
 pub use reader::{ExpertReader, ReaderChoice};
 pub use record::RecordRef;
 pub use source::{ModelSource, ReadFile, aligned};

@@ -18,7 +18,7 @@ use crate::error::ExpertError;
 use crate::geometry::{ExpertKey, Geometry, LayerExperts};
 use crate::loader::{Destination, Loader, Origin};
 use crate::pack::PackFile;
-use crate::policy::{EvictionPolicy, PerLayerLru};
+use crate::policy::{EvictionPolicy, PolicyKind};
 use crate::reader::{ReaderChoice, open_reader};
 use crate::slots::{SlotMemory, SlotTable};
 use crate::source::ModelSource;
@@ -54,7 +54,7 @@ pub struct StoreConfig {
     pub residency: Residency,
     /// How to read.
     pub reader: ReaderChoice,
-    /// Which record gives way; `None` for [`PerLayerLru`].
+    /// Which record gives way; `None` for [`PolicyKind::DEFAULT`].
     pub policy: Option<Box<dyn EvictionPolicy>>,
     /// Experts in flight at the same time, at least 1; see [`READ_AHEAD_DEFAULT`].
     pub read_ahead: usize,
@@ -119,6 +119,8 @@ pub struct ExpertStore {
     pub(crate) visit: VisitState,
     pub(crate) hits: u64,
     pub(crate) misses: u64,
+    /// Per record: visits that named it.
+    pub(crate) uses: Vec<u32>,
     evictions: u64,
     notices: Vec<String>,
 }
@@ -154,15 +156,14 @@ impl ExpertStore {
         let loader = Loader::new(origin, reader, config.read_ahead, &config.ledger)?;
         let slots = SlotTable::new(SlotMemory::carve(&config.ledger, Purpose::ExpertSlots, &lengths)?);
         let expert_counts: Vec<usize> = config.layers.iter().map(|layer| layer.expert_count).collect();
-        // Room for the reads in flight, but never the larger part of a small cache.
-        let floating = config.read_ahead.min(slots.len() / 4);
         let policy = config
             .policy
-            .unwrap_or_else(|| Box::new(PerLayerLru::new(slots.len(), floating, &expert_counts)));
+            .unwrap_or_else(|| PolicyKind::DEFAULT.build(slots.len(), config.read_ahead, &expert_counts));
         let expert_count_max = expert_counts.iter().copied().max().unwrap_or(0);
         Ok(Self {
             free_slots: (0..slots.len()).rev().collect(),
             slot_of_record: vec![None; geometry.record_count()],
+            uses: vec![0; geometry.record_count()],
             visit: VisitState::new(expert_count_max),
             geometry,
             residency: config.residency,

@@ -183,8 +183,11 @@ impl ExpertStore {
         visit.experts.extend_from_slice(experts);
         visit.first_stamp = self.clock;
         self.clock += experts.len() as u64;
+        self.policy.begin_visit(layer, visit.first_stamp);
         for position in 0..experts.len() {
-            match self.slot_of_record[self.geometry.record_index(visit.key(position))] {
+            let record = self.geometry.record_index(visit.key(position));
+            self.uses[record] = self.uses[record].saturating_add(1);
+            match self.slot_of_record[record] {
                 Some(slot) => {
                     let slot = slot as usize;
                     self.slots.pin(slot);

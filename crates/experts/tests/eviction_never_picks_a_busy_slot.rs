@@ -1,22 +1,44 @@
-//! The per-layer LRU under random histories: it names only slots that may give way, always names one when all may, keeps the
-//! quota of every layer, and still hits when the routing repeats and the slots do not hold one whole token - where one
-//! global LRU never hits.
+//! Every policy under random histories: it names only slots that may give way, always names one when all may, keeps the quota
+//! of every layer and the records of the running visit. And the default still hits when the routing repeats and the slots do
+//! not hold one whole token, where one global LRU never hits.
 
-use coldpress_experts::{EvictionPolicy, ExpertKey, ExpertStore, PerLayerLru};
+use coldpress_experts::policy::{Order, Split, quota};
+use coldpress_experts::{EvictionPolicy, ExpertKey, ExpertStore, PolicyKind};
 use coldpress_testkit::{ExpertSource, Random, SourceShape, visit_records};
 use coldpress_workers::Workers;
 use proptest::prelude::*;
 
 /// A plain model of a store: what is where, and which slots are busy.
 struct Model {
-    policy: PerLayerLru,
+    kind: PolicyKind,
+    policy: Box<dyn EvictionPolicy>,
+    quota: usize,
     records: Vec<Option<ExpertKey>>,
     busy: Vec<bool>,
     stamps: Vec<u64>,
+    visit_stamp: u64,
     clock: u64,
 }
 
 impl Model {
+    fn new(kind: PolicyKind, slots: usize, read_ahead: usize, counts: &[usize]) -> Self {
+        Self {
+            kind,
+            policy: kind.build(slots, read_ahead, counts),
+            quota: quota(slots, read_ahead, counts.len()),
+            records: vec![None; slots],
+            busy: vec![false; slots],
+            stamps: vec![0; slots],
+            visit_stamp: 0,
+            clock: 0,
+        }
+    }
+
+    fn begin_visit(&mut self, layer: u32) {
+        self.visit_stamp = self.clock + 1;
+        self.policy.begin_visit(layer, self.visit_stamp);
+    }
+
     fn count(&self, layer: u32) -> usize {
         self.records.iter().flatten().filter(|key| key.layer == layer).count()
     }
@@ -36,20 +58,7 @@ impl Model {
         };
         if free.is_none() {
             prop_assert!(!self.busy[slot], "slot {slot} is busy");
-            let evicted = self.records[slot].expect("every slot holds a record");
-            let (quota, own) = (self.policy.quota(), self.count(evicted.layer));
-            prop_assert!(
-                evicted.layer == key.layer || own > quota,
-                "{evicted} is within the quota of its layer"
-            );
-            prop_assert!(
-                evicted.layer == key.layer || self.count(key.layer) < quota || self.own_busy(key.layer)
-            );
-            for other in 0..self.records.len() {
-                let same_layer = self.records[other].is_some_and(|record| record.layer == evicted.layer);
-                let older = same_layer && !self.busy[other] && self.stamps[other] < self.stamps[slot];
-                prop_assert!(!older, "slot {other} of the same layer is older");
-            }
+            self.check_victim(key.layer, slot)?;
             self.policy.removed(slot);
         }
         self.policy.inserted(slot, key, self.clock);
@@ -59,11 +68,31 @@ impl Model {
         Ok(())
     }
 
-    /// Whether no record of `layer` may give way.
-    fn own_busy(&self, layer: u32) -> bool {
-        let mut own =
-            self.records.iter().zip(&self.busy).filter(|(key, _)| key.is_some_and(|key| key.layer == layer));
-        own.all(|(_, busy)| *busy)
+    fn check_victim(&self, layer: u32, slot: usize) -> Result<(), TestCaseError> {
+        let evicted = self.records[slot].expect("every slot holds a record");
+        let may_go = |other: &usize| !self.busy[*other] && self.stamps[*other] < self.visit_stamp;
+        if self.kind.split == Split::PerLayer {
+            let own = self.count(evicted.layer);
+            prop_assert!(
+                evicted.layer == layer || own > self.quota,
+                "{evicted} is within the quota of its layer"
+            );
+            let of_own_layer = |other: &usize| self.records[*other].is_some_and(|key| key.layer == layer);
+            let own_earlier = (0..self.records.len()).any(|other| of_own_layer(&other) && may_go(&other));
+            prop_assert!(evicted.layer == layer || self.count(layer) < self.quota || !own_earlier);
+        } else if self.stamps[slot] >= self.visit_stamp {
+            let earlier = (0..self.records.len()).any(|other| may_go(&other));
+            prop_assert!(!earlier, "a record of this visit gives way before an earlier one");
+        }
+        if self.kind.order == Order::Lru {
+            for other in 0..self.records.len() {
+                let same_pool = self.kind.split == Split::Global
+                    || self.records[other].is_some_and(|record| record.layer == evicted.layer);
+                let older = same_pool && !self.busy[other] && self.stamps[other] < self.stamps[slot];
+                prop_assert!(!older, "slot {other} of the same pool is older");
+            }
+        }
+        Ok(())
     }
 }
 
@@ -72,23 +101,20 @@ proptest! {
 
     #[test]
     fn only_free_to_go_and_within_quota(
-        slots in 1_usize..24, floating in 0_usize..6, layers in 1_u32..5, experts in 1_u32..10, seed: u64,
+        which in 0..PolicyKind::ALL.len(), slots in 1_usize..24, read_ahead in 1_usize..9, layers in 1_u32..5,
+        experts in 1_u32..10, seed: u64,
     ) {
         let counts = vec![experts as usize; layers as usize];
-        let mut model = Model {
-            policy: PerLayerLru::new(slots, floating, &counts),
-            records: vec![None; slots],
-            busy: vec![false; slots],
-            stamps: vec![0; slots],
-            clock: 0,
-        };
+        let mut model = Model::new(PolicyKind::ALL[which].1, slots, read_ahead, &counts);
         let mut random = Random::new(seed);
-        for _ in 0..400 {
+        for _ in 0..200 {
             let share = [0.0, 0.3, 0.9][random.below(3)];
             model.busy.iter_mut().for_each(|busy| *busy = random.chance(share));
             let layer = random.below(layers as usize) as u32;
-            let expert = random.below(experts as usize) as u32;
-            model.load(ExpertKey { layer, expert })?;
+            model.begin_visit(layer);
+            for _ in 0..random.below(4) {
+                model.load(ExpertKey { layer, expert: random.below(experts as usize) as u32 })?;
+            }
         }
     }
 }

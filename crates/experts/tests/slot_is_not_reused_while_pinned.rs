@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use coldpress_experts::{EvictionPolicy, ExpertKey, ExpertStore, PerLayerLru, ReaderChoice, StoreConfig};
+use coldpress_experts::{EvictionPolicy, ExpertKey, ExpertStore, PolicyKind, ReaderChoice, StoreConfig};
 use coldpress_testkit::{ExpertSource, SourceShape, visit_records};
 use coldpress_workers::Workers;
 
@@ -42,11 +42,19 @@ fn records_in_use_keep_their_bytes() {
 }
 
 /// Names slot 0 whatever its state.
-struct Reckless(PerLayerLru);
+struct Reckless(Box<dyn EvictionPolicy>);
 
 impl EvictionPolicy for Reckless {
     fn name(&self) -> &'static str {
         "reckless"
+    }
+
+    fn begin_visit(&mut self, layer: u32, stamp: u64) {
+        self.0.begin_visit(layer, stamp);
+    }
+
+    fn seeded(&mut self, slot: usize, uses: u32) {
+        self.0.seeded(slot, uses);
     }
 
     fn inserted(&mut self, slot: usize, key: ExpertKey, stamp: u64) {
@@ -61,7 +69,7 @@ impl EvictionPolicy for Reckless {
         self.0.removed(slot);
     }
 
-    fn victim(&self, _layer: u32, _is_evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
+    fn victim(&mut self, _layer: u32, _is_evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
         Some(0)
     }
 }
@@ -71,7 +79,7 @@ fn a_policy_that_names_a_slot_in_use_is_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let source = ExpertSource::create(folder.path(), &SourceShape::default());
     Workers::new(1).enter(|team| {
-        let policy: Box<dyn EvictionPolicy> = Box::new(Reckless(PerLayerLru::new(2, 0, &[8, 8, 8])));
+        let policy: Box<dyn EvictionPolicy> = Box::new(Reckless(PolicyKind::DEFAULT.build(2, 8, &[8, 8, 8])));
         let config = StoreConfig { policy: Some(policy), ..source.store_config(2) };
         let mut store = ExpertStore::open(config).unwrap();
         let expected = source.expected_records();
