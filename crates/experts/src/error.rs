@@ -35,6 +35,16 @@ pub enum ExpertError {
     /// The configuration of a store does not add up.
     #[error("{0}")]
     Configuration(String),
+    /// A trace file is damaged, of another version or no trace at all.
+    #[error("{path}, byte {offset}: {detail}; record it again with `coldpress trace`")]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// Where the reader noticed.
+        offset: u64,
+        /// What is wrong, with numbers.
+        detail: String,
+    },
     /// The budget has no room.
     #[error(transparent)]
     Memory(#[from] MemoryError),

@@ -23,8 +23,10 @@ pub mod pack;
 pub mod policy;
 pub mod reader;
 pub mod record;
+pub mod simulate;
 pub mod slots;
 pub mod store;
+pub mod trace;
 
 pub use error::{ExpertError, PackFault, RecordFault};
 pub use geometry::{
@@ -36,7 +38,9 @@ pub use pack::{Fingerprint, PackFile};
 pub use policy::{EvictionPolicy, PolicyKind};
 pub use reader::{ExpertReader, ReaderChoice};
 pub use record::RecordRef;
+pub use simulate::{ReplayCounts, Visits};
 pub use source::{ModelSource, ReadFile, aligned};
 pub use store::{ExpertStatistics, ExpertStore, READ_AHEAD_DEFAULT, Residency, StoreConfig};
 pub use stream::{TensorRange, TensorStream};
+pub use trace::{RoutingTrace, order_by_last_use};
 pub use visit::{Ready, Visit};

@@ -86,6 +86,7 @@ impl Model {
         rows: usize,
     ) -> Result<(), ModelError> {
         self.route(engine, moe, routing, rows);
+        routing.record(moe.store_layer);
         engine.clock.lap(Phase::Dense);
         let store = engine.experts.take().expect("a model with MoE blocks runs with an expert store");
         let before = store.statistics();

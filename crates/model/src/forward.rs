@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use coldpress_experts::ExpertStore;
+use coldpress_experts::{ExpertStore, RoutingTrace};
 use coldpress_kernels::{Kernels, MatmulJob, matmul, unpack_row, vector};
 use coldpress_workers::Team;
 
@@ -242,6 +242,12 @@ impl Model {
         let finite = all_finite(engine.team, output);
         let layer = self.spec.layers.len();
         if finite { Ok(()) } else { Err(ModelError::NotFinite { layer, stage: "output head" }) }
+    }
+
+    /// Writes every choice of the router into `trace` from now on, and returns the trace that was written until now. Off by
+    /// default.
+    pub fn trace_routing(&mut self, trace: Option<RoutingTrace>) -> Option<RoutingTrace> {
+        std::mem::replace(&mut self.routing.trace, trace)
     }
 
     /// The routing state, taken out for the time of a block so that `self` stays readable.

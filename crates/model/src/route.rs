@@ -3,6 +3,7 @@
 //! The router's choice is authoritative: nothing here knows what is in the cache. Ties go to the lower expert index.
 //! [`Routing`] keeps its vectors between calls, so that a warmed-up decode step does not allocate.
 
+use coldpress_experts::{RoutingTrace, order_by_last_use};
 use coldpress_kernels::{Kernels, vector};
 use coldpress_workers::Team;
 
@@ -27,11 +28,14 @@ pub(crate) struct Routing {
     pub grouped_at: Vec<u32>,
     /// Row of each grouped pair.
     pub row_of: Vec<u32>,
-    /// Distinct experts in rising order.
+    /// Distinct experts in the order of their last use, so that those of the last rows stay warm longest.
     pub experts: Vec<u32>,
     /// Start of each distinct expert's pairs in the grouped order, one more entry than `experts`.
     pub starts: Vec<u32>,
+    /// Where every choice is written down, if anybody asked.
+    pub trace: Option<RoutingTrace>,
     counts: Vec<u32>,
+    last_use: Vec<u32>,
 }
 
 impl Routing {
@@ -67,18 +71,14 @@ impl Routing {
         for choice in &self.choices {
             self.counts[choice.expert as usize] += 1;
         }
-        self.experts.clear();
+        let chosen = self.choices.iter().map(|choice| choice.expert);
+        order_by_last_use(chosen, self.top_k, expert_count, &mut self.last_use, &mut self.experts);
         self.starts.clear();
         let mut next = 0;
-        for (expert, count) in (0u32..).zip(&mut self.counts) {
-            let pairs = *count;
-            if pairs > 0 {
-                self.experts.push(expert);
-                self.starts.push(next);
-            }
+        for expert in &self.experts {
+            self.starts.push(next);
             // From here on the counter is the place of the expert's next pair.
-            *count = next;
-            next += pairs;
+            next += std::mem::replace(&mut self.counts[*expert as usize], next);
         }
         self.starts.push(next);
         self.grouped_at.clear();
@@ -89,6 +89,13 @@ impl Routing {
             self.grouped_at.push(*place);
             self.row_of[*place as usize] = (pair / self.top_k) as u32;
             *place += 1;
+        }
+    }
+
+    /// Writes the choices down as those of routed layer `layer`, if anybody asked.
+    pub fn record(&mut self, layer: usize) {
+        if let Some(trace) = &mut self.trace {
+            trace.record(layer, self.choices.iter().map(|choice| choice.expert));
         }
     }
 
@@ -161,12 +168,12 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_grouped_by_expert_in_row_order() {
+    fn pairs_are_grouped_by_expert_in_the_order_of_last_use() {
         let routing = routed(true, &[9.0, 0.0, 5.0, 0.0, 9.0, 5.0, 9.0, 5.0, 0.0], 3);
         assert_eq!(chosen(&routing), [0, 2, 1, 2, 0, 1]);
-        assert_eq!(routing.experts, [0, 1, 2]);
+        assert_eq!(routing.experts, [2, 1, 0]);
         assert_eq!(routing.starts, [0, 2, 4, 6]);
-        assert_eq!(routing.row_of, [0, 2, 1, 2, 0, 1]);
-        assert_eq!(routing.grouped_at, [0, 4, 2, 5, 1, 3]);
+        assert_eq!(routing.row_of, [0, 1, 1, 2, 0, 2]);
+        assert_eq!(routing.grouped_at, [4, 0, 2, 1, 5, 3]);
     }
 }
