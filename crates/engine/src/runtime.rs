@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use coldpress_experts::{
-    ExpertStatistics, ExpertStore, Residency as StoreResidency, StoreConfig, TensorRange, TensorStream,
+    ExpertStatistics, ExpertStore, FileAccess, Residency as StoreResidency, StoreConfig, TensorRange,
+    TensorStream,
 };
 use coldpress_formats::SourceFile;
 use coldpress_kernels::Kernels;
@@ -359,6 +360,8 @@ fn open_experts(
         reader: configuration.reader.choice(),
         policy: None,
         read_ahead: read_ahead(plan.slot_count),
+        split: 1,
+        access: FileAccess::Direct,
     })?;
     for notice in store.notices() {
         observer.note(notice);

@@ -7,6 +7,7 @@
 //!  model files --- reader ---> read ring --- arrange --.
 //!                                                       >--> slot (pinned) ---> kernels
 //!  pack file  ---- reader ---------------- verify -----'
+//!  pack file, mapped ---------- verify ------------------> kernels, in place
 //! ```
 //!
 //! Read in this order: [`record`], [`slots`], [`store`] with its visits, `loader`, [`reader`], [`pack`], [`policy`].
@@ -15,6 +16,7 @@
 mod error;
 mod geometry;
 mod loader;
+mod mapped;
 mod source;
 mod stream;
 mod visit;
@@ -33,13 +35,14 @@ pub use geometry::{
     ExpertKey, ExpertOffsets, Geometry, LayerExperts, MATRIX_ALIGNMENT, MatrixPlace, Projection,
     RECORD_ALIGNMENT, RecordGeometry, weight_format,
 };
-pub use loader::read_ring_bytes;
+pub use loader::{SPLIT_MAX, read_ring_bytes};
+pub use mapped::mapped_place_bytes;
 pub use pack::{Fingerprint, PackFile};
 pub use policy::{EvictionPolicy, PolicyKind};
 pub use reader::{ExpertReader, ReaderChoice};
 pub use record::RecordRef;
 pub use simulate::{ReplayCounts, Visits};
-pub use source::{ModelSource, ReadFile, aligned};
+pub use source::{FileAccess, ModelSource, ReadFile, aligned};
 pub use store::{ExpertStatistics, ExpertStore, READ_AHEAD_DEFAULT, Residency, StoreConfig};
 pub use stream::{TensorRange, TensorStream};
 pub use trace::{RoutingTrace, order_by_last_use};

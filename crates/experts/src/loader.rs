@@ -1,9 +1,10 @@
 //! The loader: from "this expert into this memory" to a whole, checked record.
 //!
-//! With a pack a record is one read, straight into the slot's memory, and is verified when it lands. Without one its three
-//! matrices are read into a staging place of the read ring and arranged into the slot's memory by the whole team.
+//! With a pack a record is one read, straight into the slot's memory (or a few reads side by side, each owning its part of
+//! it), and is verified when it lands. Without one its three matrices are read into a staging place of the read ring and
+//! arranged into the slot's memory by the whole team.
 //! Every memory handed to [`Loader::start`] comes back in one [`Landed`], after failures and on cancelling too.
-//! Chooses neither slots nor victims; see `store`.
+//! Chooses neither slots nor victims; see `store`. Read next: `mapped`, the other implementation of [`RecordLoader`].
 
 use std::time::Instant;
 
@@ -18,6 +19,62 @@ use crate::record::{self, SourceMatrix};
 use crate::slots::SlotMemory;
 use crate::source::{ModelSource, aligned};
 
+/// Most parallel reads of one record of a pack.
+pub const SPLIT_MAX: usize = 8;
+
+/// Gets records for the store, one way or another. Loads are started in the order of [`RecordLoader::disk_position`].
+pub(crate) trait RecordLoader: Send {
+    /// What to sort by to read in disk order.
+    fn disk_position(&self, key: ExpertKey) -> (usize, u64);
+
+    /// The pack in use, if any.
+    fn pack(&self) -> Option<&PackFile>;
+
+    /// Name of the reader for status and logs.
+    fn reader_name(&self) -> &'static str;
+
+    /// What was done so far.
+    fn statistics(&self) -> (LoadStatistics, ReadStatistics);
+
+    /// Whether another load can be started.
+    fn has_room(&self) -> bool;
+
+    /// Loads started and not landed.
+    fn in_flight(&self) -> usize;
+
+    /// Starts to load the record of `key`; reads begin with [`RecordLoader::submit`]. `memory` is that of the slot, `None` for
+    /// records that are used where they lie.
+    fn start(&mut self, key: ExpertKey, destination: Destination, memory: Option<SlotMemory>);
+
+    /// Starts the reads of every load begun since the last call.
+    fn submit(&mut self) -> Result<(), ExpertError>;
+
+    /// Whether a load has all its bytes and waits for [`RecordLoader::next_landed`].
+    fn has_arrived(&self) -> bool;
+
+    /// Makes one record whole: verified or arranged with a team, discarded as cancelled without one.
+    ///
+    /// `None` when no load has all its bytes; with `wait` only when nothing is in flight. One at a time, so that the caller
+    /// can start the next reads before it spends time on the next record.
+    fn next_landed(
+        &mut self,
+        wait: bool,
+        geometry: &Geometry,
+        team: Option<&Team<'_>>,
+    ) -> Result<Option<Landed>, ExpertError>;
+
+    /// The bytes of a record that is used where it lies; `None` for records in slot memory.
+    fn in_place(&self, key: ExpertKey) -> Option<&[u8]> {
+        let _ = key;
+        None
+    }
+
+    /// The record of `key` has left its slot.
+    fn left(&mut self, key: ExpertKey) {
+        let _ = key;
+    }
+}
+
 /// Where records come from.
 #[derive(Debug)]
 pub(crate) enum Origin {
@@ -25,27 +82,6 @@ pub(crate) enum Origin {
     Pack(PackFile),
     /// The model files.
     Model(ModelSource),
-}
-
-impl Origin {
-    /// Reads that one record takes.
-    pub(crate) fn reads_per_record(&self) -> usize {
-        match self {
-            Self::Pack(_) => 1,
-            Self::Model(_) => 3,
-        }
-    }
-
-    /// What to sort by to read in disk order.
-    pub(crate) fn disk_position(&self, key: ExpertKey) -> (usize, u64) {
-        match self {
-            Self::Pack(pack) => (0, pack.offset(key)),
-            Self::Model(source) => {
-                let file = source.layers()[key.layer as usize].gate.file;
-                (file, source.range(key, 0).1.start)
-            }
-        }
-    }
 }
 
 /// What the caller wants back with a record.
@@ -62,7 +98,8 @@ pub(crate) struct Destination {
 pub(crate) struct Landed {
     pub key: ExpertKey,
     pub destination: Destination,
-    pub memory: SlotMemory,
+    /// The memory handed to `start`.
+    pub memory: Option<SlotMemory>,
     pub result: Result<(), ExpertError>,
 }
 
@@ -82,10 +119,11 @@ pub(crate) struct LoadStatistics {
 struct Load {
     key: ExpertKey,
     destination: Destination,
-    /// The slot's memory; with a pack it is away while the read runs.
+    /// The slot's memory; with a pack it is away while reads run, cut into their parts.
     memory: Option<SlotMemory>,
-    /// Memory for gate, up and down as read; empty with a pack. A part is away while its read runs.
-    staging: [Option<SlotMemory>; 3],
+    /// By number of the read. With a pack: parts of the slot's memory whose reads have ended, empty between reads. Without:
+    /// memory for gate, up and down as read; each is away while its read runs.
+    parts: [Option<SlotMemory>; SPLIT_MAX],
     /// Reads in flight.
     awaited: usize,
     read_again: bool,
@@ -96,6 +134,8 @@ struct Load {
 pub(crate) struct Loader {
     origin: Origin,
     queue: ReadQueue,
+    /// Most reads of one record; tickets are numbered by it.
+    reads_per_record: usize,
     loads: Vec<Load>,
     /// Indices into `loads` that are not in use.
     idle: Vec<usize>,
@@ -105,21 +145,28 @@ pub(crate) struct Loader {
     statistics: LoadStatistics,
 }
 
+/// Reads that one record takes at most: `split` with a pack, one per matrix without.
+pub(crate) fn reads_per_record(has_pack: bool, split: usize) -> usize {
+    if has_pack { split.clamp(1, SPLIT_MAX) } else { 3 }
+}
+
 impl Loader {
-    /// A loader for `read_ahead` records at a time. Staging memory is reserved as [`Purpose::ReadRing`].
+    /// A loader for `read_ahead` records at a time, each read in `split` parts from a pack. Staging memory is reserved as
+    /// [`Purpose::ReadRing`].
     pub(crate) fn new(
         origin: Origin,
         reader: Box<dyn ExpertReader>,
         read_ahead: usize,
+        split: usize,
         ledger: &Ledger,
     ) -> Result<Self, ExpertError> {
-        let places = read_ahead.min(reader.capacity() / origin.reads_per_record());
+        let reads_per_record = reads_per_record(matches!(origin, Origin::Pack(_)), split);
+        let places = read_ahead.min(reader.capacity() / reads_per_record);
         if places == 0 {
             return Err(ExpertError::Configuration(format!(
-                "the reader {} takes {} reads at a time, one record needs {}",
+                "the reader {} takes {} reads at a time, one record needs {reads_per_record}",
                 reader.name(),
                 reader.capacity(),
-                origin.reads_per_record()
             )));
         }
         let lengths = match &origin {
@@ -127,20 +174,25 @@ impl Loader {
             Origin::Model(source) => staging_lengths(source.layers()).repeat(places),
         };
         let mut staging = SlotMemory::carve(ledger, Purpose::ReadRing, &lengths)?.into_iter();
-        let place = |_| Load {
-            key: ExpertKey { layer: 0, expert: 0 },
-            destination: Destination { slot: 0, position: 0 },
-            memory: None,
-            staging: [staging.next(), staging.next(), staging.next()],
-            awaited: 0,
-            read_again: false,
-            error: None,
+        let mut place = |_| {
+            let mut parts = [const { None }; SPLIT_MAX];
+            parts.iter_mut().take(3).for_each(|part| *part = staging.next());
+            Load {
+                key: ExpertKey { layer: 0, expert: 0 },
+                destination: Destination { slot: 0, position: 0 },
+                memory: None,
+                parts,
+                awaited: 0,
+                read_again: false,
+                error: None,
+            }
         };
-        let reads = places * origin.reads_per_record();
+        let reads = places * reads_per_record;
         Ok(Self {
-            loads: (0..places).map(place).collect(),
+            loads: (0..places).map(&mut place).collect(),
             idle: (0..places).rev().collect(),
             queue: ReadQueue::new(reader, reads),
+            reads_per_record,
             arrived: Vec::with_capacity(places),
             finished: Vec::with_capacity(reads),
             origin,
@@ -148,97 +200,37 @@ impl Loader {
         })
     }
 
-    pub(crate) fn origin(&self) -> &Origin {
-        &self.origin
-    }
-
-    pub(crate) fn reader_name(&self) -> &'static str {
-        self.queue.reader_name()
-    }
-
-    pub(crate) fn statistics(&self) -> (LoadStatistics, ReadStatistics) {
-        (self.statistics, self.queue.statistics())
-    }
-
-    /// Whether another load can be started.
-    pub(crate) fn has_room(&self) -> bool {
-        !self.idle.is_empty()
-    }
-
-    /// Loads started and not landed.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.loads.len() - self.idle.len()
-    }
-
-    /// Starts to load the record of `key`; reads begin with [`Loader::submit`].
-    pub(crate) fn start(&mut self, key: ExpertKey, destination: Destination, memory: SlotMemory) {
-        let place = self.idle.pop().expect("the caller asks has_room first");
-        let load = &mut self.loads[place];
-        load.key = key;
-        load.destination = destination;
-        load.memory = Some(memory);
-        load.read_again = false;
-        load.error = None;
-        self.push_reads(place);
-    }
-
-    /// Starts the reads of every load begun since the last call.
-    pub(crate) fn submit(&mut self) -> Result<(), ExpertError> {
-        self.queue.submit()
-    }
-
-    /// Whether a load has all its bytes and waits for [`Loader::next_landed`].
-    pub(crate) fn has_arrived(&self) -> bool {
-        !self.arrived.is_empty()
-    }
-
-    /// Makes one record whole: verified or arranged with a team, discarded as cancelled without one.
-    ///
-    /// `None` when no load has all its bytes; with `wait` only when nothing is in flight. One at a time, so that the caller
-    /// can start the next reads before it spends time on the next record.
-    pub(crate) fn next_landed(
-        &mut self,
-        wait: bool,
-        geometry: &Geometry,
-        team: Option<&Team<'_>>,
-    ) -> Result<Option<Landed>, ExpertError> {
-        loop {
-            while let Some(place) = self.arrived.pop() {
-                if let Some(landed) = self.complete(place, geometry, team) {
-                    return Ok(Some(landed));
-                }
-            }
-            let wait = wait && self.in_flight() > 0;
-            let mut finished = std::mem::take(&mut self.finished);
-            let reaped = self.queue.reap(wait, &mut finished);
-            finished.drain(..).for_each(|read| self.take_back(read));
-            self.finished = finished;
-            reaped?;
-            if self.arrived.is_empty() && !wait {
-                return Ok(None);
-            }
-        }
-    }
-
     fn push_reads(&mut self, place: usize) {
         let load = &mut self.loads[place];
-        let first_ticket = (place * self.origin.reads_per_record()) as u64;
+        let first_ticket = (place * self.reads_per_record) as u64;
         match &self.origin {
             Origin::Pack(pack) => {
-                let length = pack.record_bytes(load.key);
-                self.queue.push(ReadRequest {
-                    ticket: first_ticket,
-                    file: pack.file().clone(),
-                    offset: pack.offset(load.key),
-                    length,
-                    needed: length,
-                    filled: 0,
-                    memory: load.memory.take().expect("the memory of a load is there between reads"),
-                });
-                load.awaited = 1;
+                let record_bytes = pack.record_bytes(load.key);
+                let part_bytes = part_bytes(record_bytes, self.reads_per_record);
+                let mut rest = load.memory.take();
+                let mut start = 0;
+                load.awaited = 0;
+                while let Some(mut memory) = rest.take() {
+                    let length = part_bytes.min(record_bytes - start);
+                    // A slot may be longer than this record: the last part takes what is left.
+                    if start + length < record_bytes {
+                        rest = Some(memory.split_off(length));
+                    }
+                    self.queue.push(ReadRequest {
+                        ticket: first_ticket + load.awaited as u64,
+                        file: pack.file().clone(),
+                        offset: pack.offset(load.key) + start as u64,
+                        length,
+                        needed: length,
+                        filled: 0,
+                        memory,
+                    });
+                    load.awaited += 1;
+                    start += length;
+                }
             }
             Origin::Model(source) => {
-                for (part, staging) in load.staging.iter_mut().enumerate() {
+                for (part, staging) in load.parts.iter_mut().take(3).enumerate() {
                     let (file, range) = source.range(load.key, part);
                     let read = aligned(range.clone());
                     self.queue.push(ReadRequest {
@@ -251,28 +243,31 @@ impl Loader {
                         memory: staging.take().expect("the staging of a load is there between reads"),
                     });
                 }
-                load.awaited = load.staging.len();
+                load.awaited = 3;
             }
         }
     }
 
-    /// Takes back the memory of one read.
+    /// Takes back the memory of one read; the last one of a load makes it whole again.
     fn take_back(&mut self, read: Finished) {
-        let reads_per_record = self.origin.reads_per_record();
         let ticket = read.request.ticket as usize;
-        let place = ticket / reads_per_record;
+        let (place, part) = (ticket / self.reads_per_record, ticket % self.reads_per_record);
         let load = &mut self.loads[place];
-        match &self.origin {
-            Origin::Pack(_) => load.memory = Some(read.request.memory),
-            Origin::Model(_) => load.staging[ticket % reads_per_record] = Some(read.request.memory),
-        }
+        load.parts[part] = Some(read.request.memory);
         if let Err(error) = read.result {
             load.error.get_or_insert(error);
         }
         load.awaited -= 1;
-        if load.awaited == 0 {
-            self.arrived.push(place);
+        if load.awaited > 0 {
+            return;
         }
+        if matches!(self.origin, Origin::Pack(_)) {
+            let mut parts = load.parts.iter_mut().map_while(Option::take);
+            let mut memory = parts.next().expect("a load has at least one read");
+            parts.for_each(|part| memory.join(part));
+            load.memory = Some(memory);
+        }
+        self.arrived.push(place);
     }
 
     /// All reads of a load are back: makes the record whole. `None` when it is being read again.
@@ -302,9 +297,103 @@ impl Loader {
             }
         };
         self.idle.push(place);
-        let memory = self.loads[place].memory.take().expect("the memory of a load is there between reads");
+        let memory = self.loads[place].memory.take();
+        assert!(memory.is_some(), "the memory of a load is there between reads");
         Some(Landed { key, destination, memory, result })
     }
+}
+
+/// Bytes of each part but the last when a record is read in `split` parts: whole blocks.
+fn part_bytes(record_bytes: usize, split: usize) -> usize {
+    record_bytes.div_ceil(split).next_multiple_of(RECORD_ALIGNMENT)
+}
+
+impl RecordLoader for Loader {
+    fn disk_position(&self, key: ExpertKey) -> (usize, u64) {
+        match &self.origin {
+            Origin::Pack(pack) => (0, pack.offset(key)),
+            Origin::Model(source) => {
+                let file = source.layers()[key.layer as usize].gate.file;
+                (file, source.range(key, 0).1.start)
+            }
+        }
+    }
+
+    fn pack(&self) -> Option<&PackFile> {
+        match &self.origin {
+            Origin::Pack(pack) => Some(pack),
+            Origin::Model(_) => None,
+        }
+    }
+
+    fn reader_name(&self) -> &'static str {
+        self.queue.reader_name()
+    }
+
+    fn statistics(&self) -> (LoadStatistics, ReadStatistics) {
+        (self.statistics, self.queue.statistics())
+    }
+
+    fn has_room(&self) -> bool {
+        !self.idle.is_empty()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.loads.len() - self.idle.len()
+    }
+
+    fn start(&mut self, key: ExpertKey, destination: Destination, memory: Option<SlotMemory>) {
+        let place = self.idle.pop().expect("the caller asks has_room first");
+        let load = &mut self.loads[place];
+        load.key = key;
+        load.destination = destination;
+        load.memory = Some(memory.expect("slots of this loader have memory"));
+        load.read_again = false;
+        load.error = None;
+        self.push_reads(place);
+    }
+
+    fn submit(&mut self) -> Result<(), ExpertError> {
+        self.queue.submit()
+    }
+
+    fn has_arrived(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    fn next_landed(
+        &mut self,
+        wait: bool,
+        geometry: &Geometry,
+        team: Option<&Team<'_>>,
+    ) -> Result<Option<Landed>, ExpertError> {
+        loop {
+            while let Some(place) = self.arrived.pop() {
+                if let Some(landed) = self.complete(place, geometry, team) {
+                    return Ok(Some(landed));
+                }
+            }
+            let wait = wait && self.in_flight() > 0;
+            let mut finished = std::mem::take(&mut self.finished);
+            let reaped = self.queue.reap(wait, &mut finished);
+            finished.drain(..).for_each(|read| self.take_back(read));
+            self.finished = finished;
+            reaped?;
+            if self.arrived.is_empty() && !wait {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// Checks the record of `key` in the pack, as it lies in `record`.
+pub(crate) fn verify_packed(pack: &PackFile, key: ExpertKey, record: &[u8]) -> Result<(), ExpertError> {
+    record::verify(key, record).map_err(|fault| ExpertError::Damaged {
+        path: pack.file().path().to_owned(),
+        offset: pack.offset(key),
+        key,
+        fault,
+    })
 }
 
 impl Origin {
@@ -321,18 +410,14 @@ impl Origin {
         let record = &mut memory[..layer.record_bytes];
         match self {
             Self::Pack(pack) => {
-                record::verify(key, record).map_err(|fault| ExpertError::Damaged {
-                    path: pack.file().path().to_owned(),
-                    offset: pack.offset(key),
-                    key,
-                    fault,
-                })?;
+                verify_packed(pack, key, record)?;
                 Ok(layer.used_bytes)
             }
             Self::Model(source) => {
                 let mut bytes_needed = 0;
                 let mut part = 0;
-                let sources = load.staging.each_mut().map(|staging| {
+                let [gate, up, down, ..] = &mut load.parts;
+                let sources = [gate, up, down].map(|staging| {
                     let (_, range) = source.range(key, part);
                     let skip = (range.start - aligned(range.clone()).start) as usize;
                     let length = (range.end - range.start) as usize;

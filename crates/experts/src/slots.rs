@@ -11,6 +11,8 @@
 //! Ownership does the work: a slot *has* its [`SlotMemory`] only while it is free or resident. A load takes the memory
 //! out, the read request owns it, and only the completion brings it back. So a slot in flight can be neither read nor
 //! refilled, and memory that the operating system may still write to cannot be freed, whatever is dropped or panics.
+//! Reads of parts of a record own parts of the memory, cut and joined again; each byte has one owner at any time.
+//! A place is a slot without memory of its own: its record lies in a mapped file.
 //! Knows no files, no policy and no order of use. The only unsafe code is [`SlotMemory`]: one buffer cut into pieces.
 #![allow(unsafe_code)]
 
@@ -66,14 +68,45 @@ impl SlotMemory {
         }
         Ok(pieces)
     }
+
+    /// Cuts this piece in two: it keeps the first `at` bytes, the rest is returned. Takes nothing from the heap.
+    ///
+    /// # Panics
+    /// When `at` is beyond the end or not a multiple of [`RECORD_ALIGNMENT`].
+    pub fn split_off(&mut self, at: usize) -> SlotMemory {
+        assert!(
+            at <= self.length && at.is_multiple_of(RECORD_ALIGNMENT),
+            "cannot cut {} bytes at {at}",
+            self.length
+        );
+        // SAFETY: `at <= length`, so the result lies inside this piece, or one past its end when the rest is empty.
+        let start = unsafe { self.start.add(at) };
+        let rest = SlotMemory { start, length: self.length - at, _buffer: Arc::clone(&self._buffer) };
+        self.length = at;
+        rest
+    }
+
+    /// Takes `next` back, the piece that begins where this one ends: the reverse of [`SlotMemory::split_off`].
+    ///
+    /// # Panics
+    /// When `next` is not the neighbour, or of another buffer: pieces were mixed up.
+    pub fn join(&mut self, next: SlotMemory) {
+        let neighbour = self.start.addr().get() + self.length == next.start.addr().get();
+        assert!(
+            neighbour && Arc::ptr_eq(&self._buffer, &next._buffer),
+            "only neighbours of one buffer can be joined"
+        );
+        // `start` was derived from the base of the whole buffer, and both parts belonged to their pieces alone: now to this one.
+        self.length += next.length;
+    }
 }
 
 impl Deref for SlotMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: start..start+length lies in the live, initialised buffer; `carve` gives each byte to one piece only and
-        // nothing reaches them through `_buffer`, so `&self` excludes writers.
+        // SAFETY: start..start+length lies in the live, initialised buffer; `carve`, `split_off` and `join` keep each byte in
+        // one piece only and nothing reaches them through `_buffer`, so `&self` excludes writers.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
@@ -139,7 +172,7 @@ struct Slot {
     state: SlotState,
     /// The record that is loading or resident.
     key: Option<ExpertKey>,
-    /// Present unless the slot is loading.
+    /// Present unless the slot is loading. Never present in a place.
     memory: Option<SlotMemory>,
 }
 
@@ -147,13 +180,21 @@ struct Slot {
 #[derive(Debug)]
 pub struct SlotTable {
     slots: Vec<Slot>,
+    /// Whether the slots are places, without memory of their own.
+    places: bool,
 }
 
 impl SlotTable {
     /// One free slot for each piece of memory.
     pub fn new(memory: Vec<SlotMemory>) -> Self {
         let free = |memory| Slot { state: SlotState::Free, key: None, memory: Some(memory) };
-        Self { slots: memory.into_iter().map(free).collect() }
+        Self { slots: memory.into_iter().map(free).collect(), places: false }
+    }
+
+    /// `count` free places.
+    pub fn places(count: usize) -> Self {
+        let free = || Slot { state: SlotState::Free, key: None, memory: None };
+        Self { slots: std::iter::repeat_with(free).take(count).collect(), places: true }
     }
 
     /// Number of slots.
@@ -181,23 +222,27 @@ impl SlotTable {
         self.slots[slot].state == SlotState::Resident { pins: 0 }
     }
 
-    /// Free -> Loading: hands the memory to the read of `key`.
-    pub fn begin_load(&mut self, slot: usize, key: ExpertKey) -> SlotMemory {
+    /// Free -> Loading: hands the memory to the read of `key`; `None` for a place.
+    pub fn begin_load(&mut self, slot: usize, key: ExpertKey) -> Option<SlotMemory> {
+        let places = self.places;
         let slot = self.apply(slot, SlotEvent::BeginLoad);
         slot.key = Some(key);
-        slot.memory.take().expect("a free slot has its memory")
+        assert!(places || slot.memory.is_some(), "a free slot has its memory");
+        slot.memory.take()
     }
 
     /// Loading -> Resident, unpinned: takes back the memory with the record in it.
-    pub fn land(&mut self, slot: usize, memory: SlotMemory) {
-        self.apply(slot, SlotEvent::Land).memory = Some(memory);
+    pub fn land(&mut self, slot: usize, memory: Option<SlotMemory>) {
+        assert!(memory.is_none() == self.places, "a record lands with the memory it was read into");
+        self.apply(slot, SlotEvent::Land).memory = memory;
     }
 
     /// Loading -> Free: takes back the memory of a read that gave no record.
-    pub fn abandon(&mut self, slot: usize, memory: SlotMemory) {
+    pub fn abandon(&mut self, slot: usize, memory: Option<SlotMemory>) {
+        assert!(memory.is_none() == self.places, "memory comes back whatever the read gave");
         let slot = self.apply(slot, SlotEvent::Abandon);
         slot.key = None;
-        slot.memory = Some(memory);
+        slot.memory = memory;
     }
 
     /// Adds a user of the record in `slot`.
@@ -218,15 +263,27 @@ impl SlotTable {
     /// The bytes of a record in use.
     ///
     /// # Panics
-    /// When nobody has pinned the slot.
+    /// When nobody has pinned the slot, or it is a place.
     pub fn record(&self, slot: usize) -> &[u8] {
+        self.pinned(slot).memory.as_deref().expect("a resident slot has its memory")
+    }
+
+    /// The record in use in `slot`.
+    ///
+    /// # Panics
+    /// When nobody has pinned the slot.
+    pub fn pinned_key(&self, slot: usize) -> ExpertKey {
+        self.pinned(slot).key.expect("a resident slot has a key")
+    }
+
+    fn pinned(&self, slot: usize) -> &Slot {
         let slot = &self.slots[slot];
         assert!(
             matches!(slot.state, SlotState::Resident { pins: 1.. }),
             "a record is read in state {:?} without a pin",
             slot.state
         );
-        slot.memory.as_deref().expect("a resident slot has its memory")
+        slot
     }
 
     fn apply(&mut self, slot: usize, event: SlotEvent) -> &mut Slot {

@@ -1,7 +1,8 @@
 //! Files that are read past the page cache, and where the experts lie in them.
 //!
 //! [`ReadFile`] opens a file for direct reads. Where the system refuses them that is decided once, at open, and kept as a
-//! reason to show; such reads drop the pages they caused, because page cache counts towards the budget.
+//! reason to show; such reads drop the pages they caused, because page cache counts towards the budget. Only
+//! [`FileAccess::Cached`], which asks for the page cache, leaves it filled.
 //! [`ModelSource`] knows the byte range of every matrix. Neither moves bytes; see `reader`.
 
 use std::fs::File;
@@ -15,6 +16,18 @@ use coldpress_memory::sys::{self, DirectIo};
 use crate::error::ExpertError;
 use crate::geometry::{ExpertKey, LayerExperts, PROJECTION_NAMES, RECORD_ALIGNMENT};
 
+/// How reads of a file go with the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FileAccess {
+    /// Past it; where the system refuses that, as [`FileAccess::Dropped`].
+    #[default]
+    Direct,
+    /// Through it, giving the pages back after each read.
+    Dropped,
+    /// Through it, leaving the pages to the system.
+    Cached,
+}
+
 /// A file open for positioned reads.
 #[derive(Debug)]
 pub struct ReadFile {
@@ -22,6 +35,7 @@ pub struct ReadFile {
     file: File,
     length: u64,
     io: DirectIo,
+    access: FileAccess,
 }
 
 impl ReadFile {
@@ -30,6 +44,32 @@ impl ReadFile {
     /// # Errors
     /// When the file cannot be opened or its medium reports an error.
     pub fn open(path: &Path) -> Result<Arc<Self>, ExpertError> {
+        Self::open_with(path, FileAccess::Direct)
+    }
+
+    /// Opens `path` for reads with `access`.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or its medium reports an error.
+    pub fn open_with(path: &Path, access: FileAccess) -> Result<Arc<Self>, ExpertError> {
+        match access {
+            FileAccess::Direct => Self::open_direct(path),
+            FileAccess::Dropped => Self::open_buffered(path, "reads give their pages back", access),
+            FileAccess::Cached => Self::open_buffered(path, "the page cache was asked for", access),
+        }
+    }
+
+    fn open_buffered(path: &Path, reason: &str, access: FileAccess) -> Result<Arc<Self>, ExpertError> {
+        let failed = |source| ExpertError::Io { action: "open", path: path.to_owned(), offset: 0, source };
+        let file = File::open(path).map_err(failed)?;
+        // Advice: reads are of whole records in no order, so pages beyond them would be read for nothing.
+        let _ = sys::expect_random_reads(&file);
+        let length = file.metadata().map_err(failed)?.len();
+        let io = DirectIo::Buffered { reason: reason.to_owned() };
+        Ok(Arc::new(Self { path: path.to_owned(), file, length, io, access }))
+    }
+
+    fn open_direct(path: &Path) -> Result<Arc<Self>, ExpertError> {
         let failed = |source| ExpertError::Io { action: "open", path: path.to_owned(), offset: 0, source };
         let (mut file, mut io) = sys::open_direct(path)?;
         if !RECORD_ALIGNMENT.is_multiple_of(io.alignment() as usize) {
@@ -40,7 +80,8 @@ impl ReadFile {
             };
         }
         let length = file.metadata().map_err(failed)?.len();
-        Ok(Arc::new(Self { path: path.to_owned(), file, length, io }))
+        let access = if io.is_direct() { FileAccess::Direct } else { FileAccess::Dropped };
+        Ok(Arc::new(Self { path: path.to_owned(), file, length, io, access }))
     }
 
     /// The path it was opened with.
@@ -63,13 +104,18 @@ impl ReadFile {
         &self.io
     }
 
-    /// A line for logs when reads go through the page cache.
-    pub(crate) fn notice(&self) -> Option<String> {
+    /// How reads go with the page cache.
+    pub fn access(&self) -> FileAccess {
+        self.access
+    }
+
+    /// A line for logs when reads that should be direct go through the page cache.
+    pub(crate) fn notice(&self, asked: FileAccess) -> Option<String> {
         match &self.io {
-            DirectIo::Direct { .. } => None,
-            DirectIo::Buffered { reason } => {
+            DirectIo::Buffered { reason } if asked == FileAccess::Direct => {
                 Some(format!("{}: no direct reads, using buffered ones ({reason})", self.path.display()))
             }
+            _ => None,
         }
     }
 
@@ -81,7 +127,7 @@ impl ReadFile {
 
     /// After a read of `range`: where it went through the page cache, gives the pages back to the system.
     pub(crate) fn drop_pages(&self, range: Range<u64>) {
-        if !self.io.is_direct() {
+        if self.access == FileAccess::Dropped {
             // Advice: a refusal changes no result.
             let _ = sys::drop_page_cache(&self.file, range);
         }
@@ -109,8 +155,13 @@ impl ModelSource {
     ///
     /// # Errors
     /// When a file cannot be opened, does not exist in the list, or ends before an expert does.
-    pub fn open(files: &[SourceFile], layers: &[LayerExperts]) -> Result<Self, ExpertError> {
-        let files = files.iter().map(|file| ReadFile::open(&file.path)).collect::<Result<Vec<_>, _>>()?;
+    pub fn open(
+        files: &[SourceFile],
+        layers: &[LayerExperts],
+        access: FileAccess,
+    ) -> Result<Self, ExpertError> {
+        let files = files.iter().map(|file| ReadFile::open_with(&file.path, access));
+        let files = files.collect::<Result<Vec<_>, _>>()?;
         let source = Self { files, layers: layers.to_vec() };
         source.check_ranges()?;
         Ok(source)

@@ -11,17 +11,19 @@
 use std::path::PathBuf;
 
 use coldpress_formats::SourceFile;
-use coldpress_memory::{Ledger, Purpose};
+use coldpress_memory::sys::ReleaseMode;
+use coldpress_memory::{Bytes, Ledger, Purpose, Reservation};
 use coldpress_workers::Team;
 
 use crate::error::ExpertError;
 use crate::geometry::{ExpertKey, Geometry, LayerExperts};
-use crate::loader::{Destination, Loader, Origin};
+use crate::loader::{Destination, Loader, Origin, RecordLoader, SPLIT_MAX, reads_per_record};
+use crate::mapped::{MappedLoader, mapped_place_bytes};
 use crate::pack::PackFile;
 use crate::policy::{EvictionPolicy, PolicyKind};
 use crate::reader::{ReaderChoice, open_reader};
 use crate::slots::{SlotMemory, SlotTable};
-use crate::source::ModelSource;
+use crate::source::{FileAccess, ModelSource};
 use crate::visit::{Visit, VisitState};
 
 /// Experts read at the same time unless told otherwise: enough for common SSDs to reach their full rate with reads of
@@ -37,6 +39,18 @@ pub enum Residency {
     Streamed {
         /// Number of slots, at least 1.
         slots: usize,
+    },
+    /// As `Streamed`, but reads go through the page cache and leave their pages there.
+    Paged {
+        /// Number of slots, at least 1.
+        slots: usize,
+    },
+    /// Records are used in place in a mapped pack; what loses its place is given back to the system.
+    Mapped {
+        /// Number of places, at least 1.
+        places: usize,
+        /// How records are given back.
+        release: ReleaseMode,
     },
 }
 
@@ -58,6 +72,10 @@ pub struct StoreConfig {
     pub policy: Option<Box<dyn EvictionPolicy>>,
     /// Experts in flight at the same time, at least 1; see [`READ_AHEAD_DEFAULT`].
     pub read_ahead: usize,
+    /// Parallel reads that a record of a pack is cut into, 1 to [`SPLIT_MAX`](crate::SPLIT_MAX).
+    pub split: usize,
+    /// How reads go with the page cache. `Paged` and `Mapped` use it whatever stands here.
+    pub access: FileAccess,
 }
 
 /// Counters since the store was opened.
@@ -107,9 +125,11 @@ impl ExpertStatistics {
 pub struct ExpertStore {
     pub(crate) geometry: Geometry,
     pub(crate) residency: Residency,
-    pub(crate) loader: Loader,
+    pub(crate) loader: Box<dyn RecordLoader>,
     pub(crate) slots: SlotTable,
-    /// Streamed: slots that hold nothing.
+    /// The right to the pages of mapped records.
+    _places: Option<Reservation>,
+    /// Not resident: slots that hold nothing, the one to use next last.
     free_slots: Vec<usize>,
     /// Per record: the slot that holds or loads it.
     pub(crate) slot_of_record: Vec<Option<u32>>,
@@ -130,32 +150,11 @@ impl ExpertStore {
     ///
     /// # Errors
     /// When shapes do not fit together, a file is missing or too short, or the budget has no room.
-    pub fn open(config: StoreConfig) -> Result<Self, ExpertError> {
+    pub fn open(mut config: StoreConfig) -> Result<Self, ExpertError> {
         let geometry = Geometry::new(&config.layers)?;
-        let origin = open_origin(config.pack, &config.files, &config.layers, &geometry)?;
-        if config.read_ahead == 0 {
-            return Err(ExpertError::Configuration(
-                "read_ahead is 0; at least 1 expert must be in flight".into(),
-            ));
-        }
-        let mut notices: Vec<String> = match &origin {
-            Origin::Pack(pack) => pack.file().notice().into_iter().collect(),
-            Origin::Model(source) => source.files().iter().filter_map(|file| file.notice()).collect(),
-        };
-        let (reader, notice) = open_reader(config.reader, config.read_ahead * origin.reads_per_record())?;
-        notices.extend(notice);
-        let lengths = match config.residency {
-            Residency::Resident => {
-                geometry.keys().map(|key| geometry.layer(key.layer as usize).record_bytes).collect()
-            }
-            Residency::Streamed { slots } => vec![geometry.record_bytes_max(); slots],
-        };
-        if lengths.is_empty() {
-            return Err(ExpertError::Configuration("a streamed store needs at least 1 slot".into()));
-        }
-        let loader = Loader::new(origin, reader, config.read_ahead, &config.ledger)?;
-        let slots = SlotTable::new(SlotMemory::carve(&config.ledger, Purpose::ExpertSlots, &lengths)?);
+        config.check()?;
         let expert_counts: Vec<usize> = config.layers.iter().map(|layer| layer.expert_count).collect();
+        let Parts { loader, slots, places, notices } = config.parts(&geometry)?;
         let policy = config
             .policy
             .unwrap_or_else(|| PolicyKind::DEFAULT.build(slots.len(), config.read_ahead, &expert_counts));
@@ -169,6 +168,7 @@ impl ExpertStore {
             residency: config.residency,
             loader,
             slots,
+            _places: places,
             policy,
             clock: 0,
             hits: 0,
@@ -200,10 +200,7 @@ impl ExpertStore {
 
     /// The pack file in use, if any.
     pub fn pack_path(&self) -> Option<PathBuf> {
-        match self.loader.origin() {
-            Origin::Pack(pack) => Some(pack.file().path().to_owned()),
-            Origin::Model(_) => None,
-        }
+        self.loader.pack().map(|pack| pack.file().path().to_owned())
     }
 
     /// Second choices that had to be taken at open, one line each, for the log.
@@ -293,8 +290,16 @@ impl ExpertStore {
         self.loader.start(key, Destination { slot, position }, memory);
     }
 
+    /// The bytes of the record in `slot`, which is pinned.
+    pub(crate) fn record(&self, slot: usize) -> &[u8] {
+        match self.loader.in_place(self.slots.pinned_key(slot)) {
+            Some(bytes) => bytes,
+            None => self.slots.record(slot),
+        }
+    }
+
     /// Takes back the memory of a load that gave no record.
-    pub(crate) fn abandon(&mut self, key: ExpertKey, slot: usize, memory: SlotMemory) {
+    pub(crate) fn abandon(&mut self, key: ExpertKey, slot: usize, memory: Option<SlotMemory>) {
         self.slots.abandon(slot, memory);
         self.forget(key, slot);
         if self.residency != Residency::Resident {
@@ -305,6 +310,81 @@ impl ExpertStore {
     fn forget(&mut self, key: ExpertKey, slot: usize) {
         self.slot_of_record[self.geometry.record_index(key)] = None;
         self.policy.removed(slot);
+        self.loader.left(key);
+    }
+}
+
+/// What a store is made of beside its books.
+struct Parts {
+    loader: Box<dyn RecordLoader>,
+    slots: SlotTable,
+    places: Option<Reservation>,
+    notices: Vec<String>,
+}
+
+impl StoreConfig {
+    fn check(&self) -> Result<(), ExpertError> {
+        let wrong = match self {
+            Self { read_ahead: 0, .. } => "read_ahead is 0; at least 1 expert must be in flight".to_owned(),
+            Self { split, .. } if !(1..=SPLIT_MAX).contains(split) => {
+                format!("records cannot be read in {split} parts; 1 to {SPLIT_MAX} work")
+            }
+            Self { residency: Residency::Mapped { places: 0, .. }, .. }
+            | Self { residency: Residency::Streamed { slots: 0 } | Residency::Paged { slots: 0 }, .. } => {
+                "a store whose experts share slots needs at least 1 slot".to_owned()
+            }
+            Self { residency: Residency::Mapped { .. }, pack: None, .. } => {
+                "experts can be used in place in a pack only; write one with `coldpress pack`".to_owned()
+            }
+            _ => return Ok(()),
+        };
+        Err(ExpertError::Configuration(wrong))
+    }
+
+    /// Opens the files, makes the reader and reserves all memory.
+    fn parts(&mut self, geometry: &Geometry) -> Result<Parts, ExpertError> {
+        let slot_lengths = match self.residency {
+            Residency::Resident => {
+                geometry.keys().map(|key| geometry.layer(key.layer as usize).record_bytes).collect()
+            }
+            Residency::Streamed { slots } | Residency::Paged { slots } => {
+                vec![geometry.record_bytes_max(); slots]
+            }
+            Residency::Mapped { places, release } => return self.mapped(geometry, places, release),
+        };
+        let access = match self.residency {
+            Residency::Paged { .. } => FileAccess::Cached,
+            _ => self.access,
+        };
+        let origin = open_origin(self.pack.take(), &self.files, &self.layers, geometry, access)?;
+        let mut notices: Vec<String> = match &origin {
+            Origin::Pack(pack) => pack.file().notice(access).into_iter().collect(),
+            Origin::Model(source) => source.files().iter().filter_map(|file| file.notice(access)).collect(),
+        };
+        let reads = self.read_ahead * reads_per_record(matches!(origin, Origin::Pack(_)), self.split);
+        let choice = std::mem::replace(&mut self.reader, ReaderChoice::Auto);
+        let (reader, notice) = open_reader(choice, reads)?;
+        notices.extend(notice);
+        let loader = Box::new(Loader::new(origin, reader, self.read_ahead, self.split, &self.ledger)?);
+        let slots = SlotTable::new(SlotMemory::carve(&self.ledger, Purpose::ExpertSlots, &slot_lengths)?);
+        Ok(Parts { loader, slots, places: None, notices })
+    }
+
+    fn mapped(
+        &mut self,
+        geometry: &Geometry,
+        places: usize,
+        release: ReleaseMode,
+    ) -> Result<Parts, ExpertError> {
+        let pack = self.pack.take().expect("checked before");
+        pack.check_geometry(geometry)?;
+        // Pages of the mapping and direct reads of the same file do not mix well; nothing else reads it.
+        let pack = pack.with_access(FileAccess::Cached)?;
+        let bytes = mapped_place_bytes(geometry.record_bytes_max()).saturating_mul(places);
+        let reservation = self.ledger.reserve(Purpose::ExpertSlots, Bytes(bytes as u64));
+        let reservation = reservation.map_err(coldpress_memory::MemoryError::from)?;
+        let loader = Box::new(MappedLoader::new(pack, release, self.read_ahead)?);
+        Ok(Parts { loader, slots: SlotTable::places(places), places: Some(reservation), notices: Vec::new() })
     }
 }
 
@@ -313,12 +393,13 @@ fn open_origin(
     files: &[SourceFile],
     layers: &[LayerExperts],
     geometry: &Geometry,
+    access: FileAccess,
 ) -> Result<Origin, ExpertError> {
     match pack {
         Some(pack) => {
             pack.check_geometry(geometry)?;
-            Ok(Origin::Pack(pack))
+            Ok(Origin::Pack(pack.with_access(access)?))
         }
-        None => Ok(Origin::Model(ModelSource::open(files, layers)?)),
+        None => Ok(Origin::Model(ModelSource::open(files, layers, access)?)),
     }
 }

@@ -143,7 +143,7 @@ impl<'v> Ready<'v> {
     pub fn get(&self, index: usize) -> (usize, RecordRef<'v>) {
         let Pinned { position, slot } = self.store.visit.handed_out[index];
         let geometry = self.store.geometry.layer(self.store.visit.layer as usize);
-        (position, RecordRef::new(geometry, self.store.slots.record(slot)))
+        (position, RecordRef::new(geometry, self.store.record(slot)))
     }
 
     /// Every record with the position of its expert in the requested list.
@@ -199,10 +199,10 @@ impl ExpertStore {
         }
         self.hits += visit.ready.len() as u64;
         self.misses += visit.pending.len() as u64;
-        let origin = self.loader.origin();
+        let loader = &self.loader;
         let (experts, layer) = (&visit.experts, visit.layer);
         visit.pending.sort_unstable_by_key(|position| {
-            std::cmp::Reverse(origin.disk_position(ExpertKey { layer, expert: experts[*position] }))
+            std::cmp::Reverse(loader.disk_position(ExpertKey { layer, expert: experts[*position] }))
         });
     }
 

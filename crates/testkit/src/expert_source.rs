@@ -9,7 +9,7 @@ use std::path::Path;
 
 use coldpress_experts::pack::PackConfig;
 use coldpress_experts::{
-    ExpertError, ExpertKey, ExpertOffsets, ExpertStore, Geometry, LayerExperts, Projection,
+    ExpertError, ExpertKey, ExpertOffsets, ExpertStore, FileAccess, Geometry, LayerExperts, Projection,
     READ_AHEAD_DEFAULT, ReaderChoice, Residency, StoreConfig,
 };
 use coldpress_formats::SourceFile;
@@ -173,6 +173,8 @@ impl ExpertSource {
             reader: ReaderChoice::Pread,
             policy: None,
             read_ahead: READ_AHEAD_DEFAULT,
+            split: 1,
+            access: FileAccess::Direct,
         }
     }
 

@@ -1,6 +1,6 @@
 //! An opened pack: checked as a whole at open, each record when it is read.
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use coldpress_workers::Team;
 use crate::error::{ExpertError, PackFault};
 use crate::geometry::{ExpertKey, Geometry, LayerExperts};
 use crate::reader::ReaderChoice;
-use crate::source::ReadFile;
+use crate::source::{FileAccess, ReadFile};
 use crate::store::{ExpertStore, Residency, StoreConfig};
 
 use super::format::header_bytes;
@@ -66,6 +66,25 @@ impl PackFile {
     /// Bytes of the record of `key`.
     pub fn record_bytes(&self, key: ExpertKey) -> usize {
         self.layout.geometry().layer(key.layer as usize).record_bytes
+    }
+
+    /// The same file, opened again for reads with `access`.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or another file has taken its place.
+    pub(crate) fn with_access(self, access: FileAccess) -> Result<Self, ExpertError> {
+        if self.file.access() == access || (access == FileAccess::Direct && !self.file.io().is_direct()) {
+            return Ok(self);
+        }
+        let path = self.file.path();
+        let failed = |source| ExpertError::Io { action: "open", path: path.to_owned(), offset: 0, source };
+        let file = ReadFile::open_with(path, access)?;
+        let place =
+            |file: &ReadFile| file.file().metadata().map(|facts| (facts.dev(), facts.ino(), facts.len()));
+        if place(&file).map_err(failed)? != place(&self.file).map_err(failed)? {
+            return Err(failed(std::io::Error::other("another file has taken its place; start again")));
+        }
+        Ok(Self { file, ..self })
     }
 
     pub(crate) fn check_geometry(&self, geometry: &Geometry) -> Result<(), ExpertError> {
@@ -163,6 +182,8 @@ impl VerifyConfig<'_> {
             reader,
             policy: None,
             read_ahead: self.read_ahead,
+            split: 1,
+            access: FileAccess::Direct,
         })
     }
 }

@@ -11,6 +11,7 @@
 //!
 //! Read next: `queue`, then `uring` (where the kernel holds pointers into our memory).
 
+mod mapped;
 mod pread;
 mod queue;
 #[cfg(target_os = "linux")]
@@ -19,6 +20,7 @@ mod uring;
 use std::io;
 use std::sync::Arc;
 
+pub(crate) use mapped::MappedFile;
 pub use pread::PreadPool;
 pub use queue::{Finished, ReadQueue, ReadStatistics};
 #[cfg(target_os = "linux")]

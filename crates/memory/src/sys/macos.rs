@@ -1,6 +1,6 @@
 //! macOS: `F_NOCACHE`, `F_FULLFSYNC`, `proc_pid_rusage` and `sysctl`.
 //!
-//! Obligations of the two `unsafe` calls: the buffer handed over has the size and type that the call fills, and is
+//! Obligations of the `unsafe` calls that fill a buffer: the buffer handed over has the size and type that the call fills, and is
 //! read only after the call said that it did.
 
 use std::ffi::{CStr, c_void};
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::direct::Support;
-use super::{ProcessMemory, page_size};
+use super::{ProcessMemory, ReleaseMode, page_size};
 use crate::Bytes;
 
 pub(super) fn open_for_direct(path: &Path) -> io::Result<(File, Support)> {
@@ -30,6 +30,50 @@ pub(super) fn direct_io_alignment(_file: &File) -> io::Result<Option<u32>> {
 
 /// There is no such advice here, and files opened with `F_NOCACHE` do not need it.
 pub(super) fn drop_page_cache(_file: &File, _range: Range<u64>) -> io::Result<()> {
+    Ok(())
+}
+
+/// Reads of whole records are answered as asked; there is no such advice for a file here.
+pub(super) fn expect_random_reads(_file: &File) -> io::Result<()> {
+    Ok(())
+}
+
+pub(super) fn file_system(path: &Path) -> io::Result<u64> {
+    Ok(u64::from(rustix::fs::statfs(path)?.f_type))
+}
+
+/// Memory disks of macOS are devices with an ordinary file system; they cannot be told from others here.
+pub(super) fn is_memory_file_system(_file_system: u64) -> bool {
+    false
+}
+
+/// There is no such call here: the caller touches each page.
+///
+/// # Safety
+/// None beyond that of the Linux function of this name; nothing is touched.
+pub(super) unsafe fn populate_read(_start: *mut c_void, _len: usize) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Gives pages of a file mapping back: advice for `soft`, invalidation of the cached pages for `force`. The pages are clean, so
+/// invalidating loses nothing.
+///
+/// # Safety
+/// Both ranges lie in one shared read-only file mapping of the caller, start at pages, and `around` covers `pages`.
+pub(super) unsafe fn release_mapped(
+    _file: &File,
+    pages: (*mut c_void, usize),
+    _file_range: Range<u64>,
+    around: (*mut c_void, usize),
+    mode: ReleaseMode,
+) -> io::Result<()> {
+    use rustix::mm::{Advice, MsyncFlags, madvise, msync};
+    // SAFETY: as the caller promises; the advice changes no contents of a file mapping.
+    unsafe { madvise(around.0, around.1, Advice::DontNeed)? };
+    if mode == ReleaseMode::Force && pages.1 > 0 {
+        // SAFETY: as above; clean pages of a shared mapping come back from the file.
+        unsafe { msync(pages.0, pages.1, MsyncFlags::INVALIDATE)? };
+    }
     Ok(())
 }
 

@@ -141,13 +141,13 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
 }
 
 /// See [`super::page_cache_bytes`].
-pub(super) fn page_cache_bytes(file: &File, len: u64) -> io::Result<Bytes> {
+pub(super) fn page_cache_bytes(file: &File, range: Range<u64>) -> io::Result<Bytes> {
     /// Mapped at a time, so that a file of any size takes little address space.
     const WINDOW: u64 = 1 << 30;
     let page = page_size() as u64;
-    let end = len.min(file.metadata()?.len());
+    let end = range.end.min(file.metadata()?.len());
     let mut cached_pages = 0;
-    let mut offset = 0;
+    let mut offset = range.start;
     while offset < end {
         let window = WINDOW.min(end - offset);
         cached_pages += cached_pages_of(file, offset, window as usize, page as usize)?;

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod direct;
+mod file_mapping;
 mod mapping;
 
 #[cfg(target_os = "linux")]
@@ -29,6 +30,7 @@ use serde::Serialize;
 use crate::Bytes;
 
 pub use direct::{DIRECT_ALIGNMENT_DEFAULT, DirectIo, direct_io_alignment, open_direct};
+pub use file_mapping::{FAULT_AROUND_BYTES, FileMapping, ReleaseMode};
 pub(crate) use mapping::Mapping;
 #[cfg(target_os = "macos")]
 pub(crate) use platform::{address_space_limit, host_memory};
@@ -71,7 +73,43 @@ pub fn drop_page_cache(file: &File, range: Range<u64>) -> io::Result<()> {
 
 /// Bytes of the first `len` bytes of `file` that the page cache holds, in whole pages. Reads nothing.
 pub fn page_cache_bytes(file: &File, len: u64) -> io::Result<Bytes> {
-    mapping::page_cache_bytes(file, len)
+    mapping::page_cache_bytes(file, 0..len)
+}
+
+/// Bytes of `range` of `file` that the page cache holds, in whole pages. `range` starts at a page. Reads nothing.
+pub fn page_cache_bytes_of(file: &File, range: Range<u64>) -> io::Result<Bytes> {
+    mapping::page_cache_bytes(file, range)
+}
+
+/// Tells the system that reads of `file` come in no order, so that it reads no more than it is asked for. Does nothing on
+/// macOS for reads of whole records.
+pub fn expect_random_reads(file: &File) -> io::Result<()> {
+    platform::expect_random_reads(file)
+}
+
+/// What a file lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceFacts {
+    /// The system's number of the device (`st_dev`).
+    pub device: u64,
+    /// The system's number of the kind of file system.
+    pub file_system: u64,
+    /// Size of the file system.
+    pub bytes: Bytes,
+    /// Whether the file system keeps its files in memory, so that reading them says nothing about a disk.
+    pub is_memory: bool,
+}
+
+/// What `path` (which must exist) lies on.
+pub fn device_facts(path: &Path) -> io::Result<DeviceFacts> {
+    use std::os::unix::fs::MetadataExt;
+    let file_system = platform::file_system(path)?;
+    Ok(DeviceFacts {
+        device: std::fs::metadata(path)?.dev(),
+        file_system,
+        bytes: disk_size(path)?,
+        is_memory: platform::is_memory_file_system(file_system),
+    })
 }
 
 /// Writes `file` through to the medium (`F_FULLFSYNC` on macOS, where plain `fsync` stops at the drive's cache).

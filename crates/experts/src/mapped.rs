@@ -1,0 +1,185 @@
+//! Records used where they lie: in a pack that is mapped into memory.
+//!
+//! There is no slot memory and no copy: the page cache holds the bytes, and a *place* stands for the right to keep one record
+//! in it. A load starts the reading of its pages, waits for them and verifies the record; when the record leaves its place,
+//! its pages are given back. A record is verified each time it comes to a place. Between two visits the system may drop pages
+//! of a record that is in a place and read them again unseen; that they are then the same bytes is up to the disk.
+//! Read next: `coldpress_memory::sys::FileMapping`, which says what happens to a file that is cut short.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::time::Instant;
+
+use coldpress_memory::sys::{FAULT_AROUND_BYTES, ReleaseMode, page_size};
+use coldpress_workers::Team;
+
+use crate::error::ExpertError;
+use crate::geometry::{ExpertKey, Geometry};
+use crate::loader::{Destination, Landed, LoadStatistics, RecordLoader, verify_packed};
+use crate::pack::PackFile;
+use crate::reader::{MappedFile, ReadStatistics};
+use crate::slots::SlotMemory;
+
+/// Memory that a place for a record of `record_bytes` bytes can take: its pages and what the system maps around them.
+pub fn mapped_place_bytes(record_bytes: usize) -> usize {
+    record_bytes.next_multiple_of(page_size()) + 2 * FAULT_AROUND_BYTES.max(page_size())
+}
+
+struct Load {
+    key: ExpertKey,
+    destination: Destination,
+}
+
+/// See the module header.
+pub(crate) struct MappedLoader {
+    pack: PackFile,
+    map: MappedFile,
+    mode: ReleaseMode,
+    /// In the order in which they were started, which is that of the disk.
+    loads: VecDeque<Load>,
+    read_ahead: usize,
+    statistics: LoadStatistics,
+    reads: ReadStatistics,
+}
+
+impl MappedLoader {
+    /// Maps `pack`. Pages of up to `read_ahead` records are being read at the same time.
+    pub(crate) fn new(pack: PackFile, mode: ReleaseMode, read_ahead: usize) -> Result<Self, ExpertError> {
+        let map = MappedFile::open(pack.file()).map_err(|source| ExpertError::Io {
+            action: "map",
+            path: pack.file().path().to_owned(),
+            offset: 0,
+            source,
+        })?;
+        Ok(Self {
+            pack,
+            map,
+            mode,
+            loads: VecDeque::with_capacity(read_ahead),
+            read_ahead,
+            statistics: LoadStatistics::default(),
+            reads: ReadStatistics::default(),
+        })
+    }
+
+    /// Where the record lies in the file, and so in the mapping.
+    fn range(&self, key: ExpertKey) -> Range<usize> {
+        let start = usize::try_from(self.pack.offset(key)).expect("the whole file is mapped");
+        start..start + self.pack.record_bytes(key)
+    }
+
+    /// Asks for the pages of a record; what the page cache does not hold is what the device has to deliver.
+    fn ask(&mut self, key: ExpertKey) {
+        let range = self.range(key);
+        let resident = self.map.resident_bytes(range.clone()).unwrap_or(0);
+        self.reads.reads += 1;
+        self.reads.device_bytes += range.len().saturating_sub(resident) as u64;
+        self.map.will_need(range);
+    }
+
+    /// Waits for the pages of a record and checks it, once more with fresh pages if it is damaged.
+    fn bring(&mut self, key: ExpertKey) -> Result<(), ExpertError> {
+        let mut again = false;
+        loop {
+            let started = Instant::now();
+            let populated = self.map.populate(self.range(key));
+            self.reads.wait_us += started.elapsed().as_micros() as u64;
+            populated.map_err(|source| self.failed(key, source))?;
+            let started = Instant::now();
+            let verified = verify_packed(&self.pack, key, self.map.bytes(self.range(key)));
+            self.statistics.arrange_us += started.elapsed().as_micros() as u64;
+            match verified {
+                Err(ExpertError::Damaged { .. }) if !again => {
+                    again = true;
+                    self.statistics.records_read_again += 1;
+                    self.map.release(self.range(key), ReleaseMode::Force);
+                    self.ask(key);
+                }
+                verified => return verified,
+            }
+        }
+    }
+
+    fn failed(&self, key: ExpertKey, source: io::Error) -> ExpertError {
+        let path = self.pack.file().path().to_owned();
+        let range = self.range(key);
+        let (offset, end) = (range.start as u64, range.end as u64);
+        match self.pack.file().file().metadata() {
+            Ok(now) if now.len() < end => ExpertError::Truncated { path, offset, end, length: now.len() },
+            _ => ExpertError::Io { action: "read", path, offset, source },
+        }
+    }
+}
+
+impl RecordLoader for MappedLoader {
+    fn disk_position(&self, key: ExpertKey) -> (usize, u64) {
+        (0, self.pack.offset(key))
+    }
+
+    fn pack(&self) -> Option<&PackFile> {
+        Some(&self.pack)
+    }
+
+    fn reader_name(&self) -> &'static str {
+        "mapping"
+    }
+
+    fn statistics(&self) -> (LoadStatistics, ReadStatistics) {
+        (self.statistics, self.reads)
+    }
+
+    fn has_room(&self) -> bool {
+        self.loads.len() < self.read_ahead
+    }
+
+    fn in_flight(&self) -> usize {
+        self.loads.len()
+    }
+
+    fn start(&mut self, key: ExpertKey, destination: Destination, memory: Option<SlotMemory>) {
+        assert!(memory.is_none(), "places have no memory");
+        self.ask(key);
+        self.loads.push_back(Load { key, destination });
+    }
+
+    /// Reading has begun when the pages were asked for.
+    fn submit(&mut self) -> Result<(), ExpertError> {
+        Ok(())
+    }
+
+    /// Never: whether pages are there is found out record by record, so that experts compute between two of them.
+    fn has_arrived(&self) -> bool {
+        false
+    }
+
+    fn next_landed(
+        &mut self,
+        wait: bool,
+        geometry: &Geometry,
+        team: Option<&Team<'_>>,
+    ) -> Result<Option<Landed>, ExpertError> {
+        let Some(&Load { key, destination }) = self.loads.front() else { return Ok(None) };
+        let range = self.range(key);
+        if !wait && self.map.resident_bytes(range.clone()).is_ok_and(|resident| resident < range.len()) {
+            return Ok(None);
+        }
+        self.loads.pop_front();
+        let result = match team {
+            None => Err(ExpertError::Cancelled),
+            Some(_) => self.bring(key),
+        };
+        if result.is_ok() {
+            self.statistics.bytes_read += geometry.layer(key.layer as usize).used_bytes as u64;
+        }
+        Ok(Some(Landed { key, destination, memory: None, result }))
+    }
+
+    fn in_place(&self, key: ExpertKey) -> Option<&[u8]> {
+        Some(self.map.bytes(self.range(key)))
+    }
+
+    fn left(&mut self, key: ExpertKey) {
+        self.map.release(self.range(key), self.mode);
+    }
+}
