@@ -8,6 +8,7 @@
 mod arguments;
 mod bench;
 mod chat;
+mod disk;
 mod doctor;
 mod environment;
 mod inspect;
@@ -78,6 +79,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Ended> {
         Command::Logits(arguments) => logits::logits(&arguments, &environment),
         Command::Bench(arguments) => bench::bench(&arguments, &environment),
         Command::Doctor(arguments) => doctor::doctor(&arguments, &environment),
+        Command::Disk(arguments) => disk::disk(&arguments),
     }
 }
 
