@@ -10,6 +10,7 @@
 mod error;
 mod format;
 mod isa;
+mod prefetch;
 
 pub mod activations;
 pub mod attention;

@@ -63,19 +63,18 @@ impl ActivationBlock {
                 *sum += i16::from(value);
             }
         }
-        Self::with_sums(values, scale, half_sums)
+        let mut block = ActivationBlock { values, ..ActivationBlock::ZERO };
+        block.set_scale_and_sums(scale, half_sums);
+        block
     }
 
     #[inline(always)] // as `from_values`
-    fn with_sums(values: [i8; STEP_COLUMNS], scale: f32, half_sums: [i16; 2]) -> ActivationBlock {
+    fn set_scale_and_sums(&mut self, scale: f32, half_sums: [i16; 2]) {
         let sum = i32::from(half_sums[0]) + i32::from(half_sums[1]);
-        ActivationBlock {
-            values,
-            scale,
-            scaled_sum: scale * sum as f32,
-            start_of_offset_8: -8 * sum,
-            half_sums,
-        }
+        self.scale = scale;
+        self.scaled_sum = scale * sum as f32;
+        self.start_of_offset_8 = -8 * sum;
+        self.half_sums = half_sums;
     }
 
     /// The four values of column group `group` (below 8) as one little-endian word.

@@ -28,9 +28,14 @@ pub(super) fn avx512(blocks: &[[f32; STEP_COLUMNS]], out: &mut [ActivationBlock]
             continue;
         }
         let inverse = _mm512_set1_ps(127.0 / largest);
-        let first = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(halves[0], inverse)));
-        let second = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(halves[1], inverse)));
-        *block = finish([first, second], largest);
+        let first = _mm512_cvtps_epi32(_mm512_mul_ps(halves[0], inverse));
+        let second = _mm512_cvtps_epi32(_mm512_mul_ps(halves[1], inverse));
+        // Packs work in each 128-bit lane: afterwards lane n begins with words n of the first and of the second half.
+        let words = _mm512_packs_epi32(first, second);
+        let bytes = _mm512_packs_epi16(words, words);
+        let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0);
+        let bytes = _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, bytes));
+        finish(bytes, largest, block);
     }
 }
 
@@ -55,32 +60,26 @@ pub(super) fn avx2(blocks: &[[f32; STEP_COLUMNS]], out: &mut [ActivationBlock]) 
             continue;
         }
         let inverse = _mm256_set1_ps(127.0 / largest);
-        let mut halves = [_mm_setzero_si128(); 2];
-        for (half, vectors) in halves.iter_mut().zip(vectors.as_chunks::<2>().0) {
-            let first = _mm256_cvtps_epi32(_mm256_mul_ps(vectors[0], inverse));
-            let second = _mm256_cvtps_epi32(_mm256_mul_ps(vectors[1], inverse));
-            // The pack works in each 128-bit half: words 0..4, 8..12, 4..8, 12..16.
-            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(first, second));
-            *half = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
-        }
-        *block = finish(halves, largest);
+        let quarter = |vector| _mm256_cvtps_epi32(_mm256_mul_ps(vector, inverse));
+        let first = _mm256_packs_epi32(quarter(vectors[0]), quarter(vectors[1]));
+        let second = _mm256_packs_epi32(quarter(vectors[2]), quarter(vectors[3]));
+        // Packs work in each 128-bit lane: words 0, 2, 4, 6 then 1, 3, 5, 7 of the block.
+        let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        let bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order);
+        finish(bytes, largest, block);
     }
 }
 
-/// The block of two halves of signed bytes.
+/// Fills a block from its 32 signed bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn finish(halves: [__m128i; 2], largest: f32) -> ActivationBlock {
-    let mut values = [0_i8; STEP_COLUMNS];
-    let mut half_sums = [0_i16; 2];
-    let (targets, _) = values.as_chunks_mut::<16>();
-    for ((half, target), sum) in halves.into_iter().zip(targets).zip(&mut half_sums) {
-        // SAFETY: a half is 16 bytes.
-        unsafe { _mm_storeu_si128(target.as_mut_ptr().cast(), half) };
-        let unsigned = _mm_xor_si128(half, _mm_set1_epi8(-128));
-        let sums = _mm_sad_epu8(unsigned, _mm_setzero_si128());
-        let both = _mm_add_epi32(sums, _mm_unpackhi_epi64(sums, sums));
-        *sum = (_mm_cvtsi128_si32(both) - 16 * 128) as i16;
-    }
-    ActivationBlock::with_sums(values, largest / 127.0, half_sums)
+fn finish(bytes: __m256i, largest: f32, block: &mut ActivationBlock) {
+    // SAFETY: `values` is 32 bytes.
+    unsafe { _mm256_storeu_si256(block.values.as_mut_ptr().cast(), bytes) };
+    let unsigned = _mm256_xor_si256(bytes, _mm256_set1_epi8(-128));
+    let sums = _mm256_sad_epu8(unsigned, _mm256_setzero_si256());
+    let sums = _mm256_add_epi32(sums, _mm256_unpackhi_epi64(sums, sums));
+    let first = _mm_cvtsi128_si32(_mm256_castsi256_si128(sums)) - 16 * 128;
+    let second = _mm_cvtsi128_si32(_mm256_extracti128_si256::<1>(sums)) - 16 * 128;
+    block.set_scale_and_sums(largest / 127.0, [first as i16, second as i16]);
 }

@@ -6,6 +6,7 @@
 use crate::activations::{ActivationBlock, InputRows};
 use crate::blocks::QuantizedFormat;
 use crate::layout::GROUP_ROWS;
+use crate::prefetch;
 
 /// The 16 results of one group and one activation row.
 pub(super) type Lanes = [f32; GROUP_ROWS];
@@ -26,6 +27,12 @@ pub(super) struct Span<'a> {
 }
 
 impl Span<'_> {
+    /// The weights that are needed when those of `group` have been used; nothing for the last group.
+    fn group_after(&self, group: usize) -> &[u8] {
+        let first = (group + 1) * self.group_bytes;
+        self.weights.get(first..first + self.group_bytes).unwrap_or(&[])
+    }
+
     /// Stores the results of a group for one activation row, without the lanes that stand for no row.
     ///
     /// # Safety
@@ -106,12 +113,18 @@ pub(super) unsafe fn quantized_rows<T: QuantizedTiles, F: QuantizedFormat>(
     let row_blocks = crate::activations::blocks_per_row(span.columns);
     let mut first = first;
     let mut rest = rows;
+    // A single row reads weights as fast as they come; the processor's own prefetcher sees that.
+    let mut next = if rows.len() > row_blocks { span.group_after(group) } else { &[] };
+    let next_per_tile = (next.len() * 8 * row_blocks).div_ceil(rows.len());
     macro_rules! tile {
         ($rows:literal) => {
             quantized_tile::<T, F, $rows>(span, group, weights, first, &rest[..$rows * row_blocks])
         };
     }
     while !rest.is_empty() {
+        let (now, later) = next.split_at(next_per_tile.min(next.len()));
+        prefetch::into_level_2(now);
+        next = later;
         // SAFETY: passed on from the caller; each tile gets as many rows as its size says.
         let done = unsafe {
             match rest.len() / row_blocks {

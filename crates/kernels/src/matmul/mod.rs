@@ -48,7 +48,7 @@ use driver::Span;
 const CHUNK_BYTES_MIN: usize = 32 * 1024;
 
 /// Chunks per worker that the work is cut into, so that a late worker leaves little to wait for.
-const CHUNKS_PER_WORKER: usize = 4;
+const CHUNKS_PER_WORKER: usize = 32;
 
 /// One product: `output[n, rows] = input[n, columns] * weights[rows, columns]^T`.
 #[derive(Debug)]
