@@ -17,6 +17,7 @@ mod error;
 mod geometry;
 mod loader;
 mod mapped;
+mod prefault;
 mod source;
 mod stream;
 mod visit;
