@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use coldpress_experts::{
-    ExpertStatistics, ExpertStore, FileAccess, Residency as StoreResidency, StoreConfig, TensorRange,
-    TensorStream,
+    ExpertStatistics, ExpertStore, FileAccess, PolicyKind, Residency as StoreResidency, StoreConfig,
+    TensorRange, TensorStream,
 };
 use coldpress_formats::SourceFile;
 use coldpress_kernels::Kernels;
@@ -115,7 +115,7 @@ pub struct Runtime {
     pub(crate) clock: PhaseClock,
     pub(crate) tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
-    files: Vec<SourceFile>,
+    pub(crate) files: Vec<SourceFile>,
     memory: MemoryWatch,
     /// The process's peak of resident memory when loading began.
     peak_rss_before: Bytes,
@@ -351,6 +351,14 @@ fn open_experts(
             StoreResidency::Streamed { slots: usize::try_from(plan.slot_count).unwrap_or(usize::MAX) }
         }
     };
+    let slots = match residency {
+        StoreResidency::Resident => spec.experts.iter().map(|layer| layer.expert_count).sum(),
+        StoreResidency::Streamed { slots } | StoreResidency::Paged { slots } => slots,
+        StoreResidency::Mapped { places, .. } => places,
+    };
+    let expert_counts: Vec<usize> = spec.experts.iter().map(|layer| layer.expert_count).collect();
+    let read_ahead = read_ahead(plan.slot_count);
+    let policy = configuration.policy.as_deref().and_then(PolicyKind::parse).unwrap_or(PolicyKind::DEFAULT);
     let mut store = ExpertStore::open(StoreConfig {
         layers: spec.experts.clone(),
         files: prepared.file.files().to_vec(),
@@ -358,8 +366,8 @@ fn open_experts(
         ledger: ledger.clone(),
         residency,
         reader: configuration.reader.choice(),
-        policy: None,
-        read_ahead: read_ahead(plan.slot_count),
+        policy: Some(policy.build(slots, read_ahead, &expert_counts)),
+        read_ahead,
         split: 1,
         access: FileAccess::Direct,
     })?;
