@@ -94,7 +94,7 @@ pub struct CommonArguments {
     /// Threads that compute [default: the processors this process may use]
     #[arg(long, value_name = "N", value_parser = thread_count)]
     pub threads: Option<usize>,
-    /// Cache policy [default: per-layer-lru]
+    /// Cache policy [default: what `tune` found best for the model, else per-layer-lfu]
     #[arg(long, value_name = "NAME", value_parser = policy)]
     pub policy: Option<String>,
     /// Rules that split text before byte-pair encoding, for a file that names unknown ones
@@ -355,7 +355,8 @@ fn token_count(text: &str) -> Result<usize, String> {
 
 /// `64,25%` or `10%..90%`.
 fn capacities(text: &str) -> Result<Capacities, String> {
-    let wrong = || format!("'{text}' is no list of slots or shares (64,25%) and no range of shares (10%..90%)");
+    let wrong =
+        || format!("'{text}' is no list of slots or shares (64,25%) and no range of shares (10%..90%)");
     let share = |text: &str| {
         let percent: f64 = text.trim().strip_suffix('%')?.parse().ok()?;
         (percent > 0.0 && percent <= 100.0).then_some(percent / 100.0)

@@ -54,10 +54,13 @@ pub fn write_trace(trace: &RoutingTrace, path: &Path) -> Result<u64, EngineError
         let mut magic = [0; TRACE_MAGIC.len()];
         let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
         if !path.is_file() || read.is_err() || magic != *TRACE_MAGIC {
-            return Err(bad("exists and is not a trace: it is not overwritten; choose another place".to_owned()));
+            return Err(bad(
+                "exists and is not a trace: it is not overwritten; choose another place".to_owned()
+            ));
         }
     }
     let bytes = trace.to_bytes();
-    replace(path, |file| file.write_all(&bytes)).map_err(|error| bad(format!("cannot be written: {error}")))?;
+    replace(path, |file| file.write_all(&bytes))
+        .map_err(|error| bad(format!("cannot be written: {error}")))?;
     Ok(bytes.len() as u64)
 }

@@ -62,7 +62,9 @@ fn table(simulation: &Simulation, title: &str, rate: impl Fn(&ReplayCounts) -> f
     }
     text.push('\n');
     let optimum = (OPTIMUM, &simulation.belady);
-    for (name, counts) in simulation.policies.iter().map(|curve| (curve.policy, &curve.counts)).chain([optimum]) {
+    for (name, counts) in
+        simulation.policies.iter().map(|curve| (curve.policy, &curve.counts)).chain([optimum])
+    {
         text.push_str(&format!("{name:<26}"));
         for counts in counts {
             text.push_str(&format!("{:>8.1}%", 100.0 * rate(counts)));

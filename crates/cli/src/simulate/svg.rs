@@ -17,9 +17,8 @@ const PLOT_WIDTH: f64 = 560.0;
 const PLOT_HEIGHT: f64 = 370.0;
 
 /// Colours that differ in lightness too, and read on white and on black.
-const COLOURS: [&str; 9] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c564b", "#bcbd22",
-];
+const COLOURS: [&str; 9] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c564b", "#bcbd22"];
 
 /// Writes the drawing, replacing at most another drawing.
 ///
@@ -99,10 +98,8 @@ fn line(
         .map(|(slots, counts)| (*slots as f64 / simulation.records as f64, counts.hit_rate()))
         .collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let path: Vec<String> = points
-        .iter()
-        .map(|(share, rate)| format!("{:.1} {:.1}", place_x(*share), place_y(*rate)))
-        .collect();
+    let path: Vec<String> =
+        points.iter().map(|(share, rate)| format!("{:.1} {:.1}", place_x(*share), place_y(*rate))).collect();
     let (x, y) = (LEFT + PLOT_WIDTH + 30.0, TOP + 12.0 + 24.0 * index as f64);
     let _ = writeln!(
         svg,
