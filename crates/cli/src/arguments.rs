@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use coldpress::{Capacity, KvType, ReaderKind, Residency, SizeSpec};
+use coldpress::{Capacity, ForceMode, KvType, ReaderKind, Residency, SizeSpec};
 
 /// Steps of a range of cache sizes.
 const RANGE_STEPS: usize = 8;
@@ -45,6 +45,8 @@ pub enum Command {
     Bench(BenchArguments),
     /// Show what this machine offers: kernels, memory, reader, memory bandwidth, int8 peak.
     Doctor(DoctorArguments),
+    /// Measure what a disk delivers to cold reads, and what that means for a model.
+    Disk(DiskArguments),
 }
 
 impl Command {
@@ -59,6 +61,7 @@ impl Command {
             Self::Doctor(arguments) => arguments.json,
             Self::Trace(arguments) => arguments.json,
             Self::Simulate(arguments) => arguments.json,
+            Self::Disk(arguments) => arguments.json,
             Self::Chat(_) | Self::Logits(_) => false,
         }
     }
@@ -103,6 +106,9 @@ pub struct CommonArguments {
     /// How experts are read [default: auto]
     #[arg(long, value_name = "KIND", value_parser = named(&ReaderKind::ALL))]
     pub reader: Option<ReaderKind>,
+    /// How --residency mapped gives experts back to the system [default: soft]
+    #[arg(long, value_name = "MODE", value_parser = named(&ForceMode::ALL))]
+    pub force_mode: Option<ForceMode>,
     /// Precision of the KV cache [default: f16]
     #[arg(long, value_name = "TYPE", value_parser = named(&KvType::ALL))]
     pub kv: Option<KvType>,
@@ -252,6 +258,17 @@ pub struct BenchArguments {
     #[command(flatten)]
     pub common: CommonArguments,
     /// Print one JSON object with every run instead of the tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `disk`.
+#[derive(Debug, Args)]
+pub struct DiskArguments {
+    /// A model or another large file to read, or a folder in which a file is written for it [default: this folder]
+    #[arg(value_name = "PATH|MODEL")]
+    pub path: Option<PathBuf>,
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }

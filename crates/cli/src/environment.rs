@@ -1,13 +1,15 @@
 //! Environment variables of the program, read once at start. Nothing below the program reads the environment.
 //!
 //! `COLDPRESS_ISA` forces an instruction set; `COLDPRESS_PRESTACK` = 1 writes a model's pack before the first token,
-//! 0 never writes one (an existing pack is used either way); `COLDPRESS_PRESTACK_CACHE_DIR` is where packs live.
+//! 0 never writes one (an existing pack is used either way); `COLDPRESS_PRESTACK_CACHE_DIR` is where packs live;
+//! `COLDPRESS_FORCE_MODE` = soft or force is how mapped experts are given back; `COLDPRESS_DISK_PROBE` = 0 never measures a
+//! disk at start and forgets earlier measurements.
 //! A flag wins over its variable.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use coldpress::{Isa, PackUse};
+use coldpress::{ForceMode, Isa, PackUse};
 
 /// What the environment asks for.
 #[derive(Debug)]
@@ -18,6 +20,10 @@ pub struct Environment {
     pub prestack: bool,
     /// Folder for packs; `None` where no cache folder is known.
     pub pack_folder: Option<PathBuf>,
+    /// How mapped experts are given back.
+    pub force_mode: Option<ForceMode>,
+    /// Folder for measurements of disks; `None` when nothing is to be measured.
+    pub disk_probe: Option<PathBuf>,
 }
 
 impl Environment {
@@ -52,7 +58,20 @@ impl Environment {
                     .map(|cache| cache.join("coldpress"))
             }
         });
-        Ok(Self { isa, prestack, pack_folder })
+        let force_mode = match variable("COLDPRESS_FORCE_MODE").filter(|value| !value.is_empty()) {
+            None => None,
+            Some(name) => {
+                let found = ForceMode::ALL.into_iter().find(|&(known, _)| known == name);
+                let unknown = || format!("COLDPRESS_FORCE_MODE is '{name}'; it must be soft or force");
+                Some(found.with_context(unknown)?.1)
+            }
+        };
+        let disk_probe = match variable("COLDPRESS_DISK_PROBE").as_deref() {
+            None | Some("" | "1") => pack_folder.clone(),
+            Some("0") => None,
+            Some(other) => bail!("COLDPRESS_DISK_PROBE is '{other}'; it must be 0 or 1"),
+        };
+        Ok(Self { isa, prestack, pack_folder, force_mode, disk_probe })
     }
 
     /// How packs are used, given the `--pack` flag.
@@ -89,7 +108,13 @@ mod tests {
 
     #[test]
     fn values_that_mean_nothing_are_refused_by_name() {
-        for (name, value) in [("COLDPRESS_ISA", "mmx"), ("COLDPRESS_PRESTACK", "yes")] {
+        let wrong = [
+            ("COLDPRESS_ISA", "mmx"),
+            ("COLDPRESS_PRESTACK", "yes"),
+            ("COLDPRESS_FORCE_MODE", "hard"),
+            ("COLDPRESS_DISK_PROBE", "maybe"),
+        ];
+        for (name, value) in wrong {
             let message = read(&[(name, value)]).expect_err("refused").to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");
         }

@@ -48,6 +48,12 @@ pub fn common(arguments: &CommonArguments, environment: &Environment) -> LoadCon
     if let Some(reader) = arguments.reader {
         configuration = configuration.reader(reader);
     }
+    if let Some(mode) = arguments.force_mode.or(environment.force_mode) {
+        configuration = configuration.force_mode(mode);
+    }
+    if let Some(folder) = &environment.disk_probe {
+        configuration = configuration.disk_probe(folder.clone());
+    }
     if let Some(kv) = arguments.kv {
         configuration = configuration.kv_type(kv);
     }

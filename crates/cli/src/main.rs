@@ -8,6 +8,7 @@
 mod arguments;
 mod bench;
 mod chat;
+mod disk;
 mod doctor;
 mod environment;
 mod inspect;
@@ -82,6 +83,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Ended> {
         Command::Doctor(arguments) => doctor::doctor(&arguments, &environment),
         Command::Trace(arguments) => trace::trace(&arguments, &environment),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
+        Command::Disk(arguments) => disk::disk(&arguments),
     }
 }
 

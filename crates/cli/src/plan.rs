@@ -1,7 +1,7 @@
 //! `coldpress plan`: what a run would hold in memory. No weights are read.
 
 use anyhow::Result;
-use coldpress::{Bytes, PlanReport};
+use coldpress::{Bytes, PlanReport, Reading};
 
 use crate::arguments::PlanArguments;
 use crate::environment::Environment;
@@ -57,10 +57,25 @@ fn describe(report: &PlanReport) -> String {
     if let Some(pack) = &report.pack {
         text.push_str(&format!("experts from the pack {}\n", pack.display()));
     }
+    if plan.records_total > 0 {
+        text.push_str(&format!("{}\n", reading(&report.reading)));
+    }
     for note in &plan.notes {
         text.push_str(&format!("note: {note}\n"));
     }
+    for note in &report.notes {
+        text.push_str(&format!("note: {note}\n"));
+    }
     text
+}
+
+/// How experts are read, in one line.
+fn reading(reading: &Reading) -> String {
+    let depth = reading.depth.map_or_else(String::new, |depth| format!(", {depth} reads in flight"));
+    let split =
+        if reading.split > 1 { format!(", {} reads per expert", reading.split) } else { String::new() };
+    let (reader, access) = (reading.reader, reading.access.name());
+    format!("reader {reader}{depth}{split}, {access} ({})", reading.basis.name())
 }
 
 fn experts(report: &PlanReport) -> String {

@@ -5,9 +5,10 @@
 
 use std::path::PathBuf;
 
-use coldpress_experts::{PolicyKind, ReaderChoice};
+use coldpress_experts::{PolicyKind, ReaderChoice, SPLIT_MAX};
 use coldpress_kernels::Isa;
 use coldpress_memory::SizeSpec;
+use coldpress_memory::sys::ReleaseMode;
 use coldpress_model::KvType;
 use coldpress_workers::THREADS_MAX;
 
@@ -24,12 +25,21 @@ pub enum Residency {
     Resident,
     /// Experts are read on demand into a fixed set of slots, past the page cache.
     Streamed,
+    /// As `Streamed`, but through the page cache, which keeps what it likes beside the budget.
+    Paged,
+    /// Experts are used in place in the mapped pack; those that lose their place are given back to the system.
+    Mapped,
 }
 
 impl Residency {
     /// All choices with their names on the command line.
-    pub const ALL: [(&'static str, Self); 3] =
-        [("auto", Self::Auto), ("resident", Self::Resident), ("streamed", Self::Streamed)];
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("auto", Self::Auto),
+        ("resident", Self::Resident),
+        ("streamed", Self::Streamed),
+        ("paged", Self::Paged),
+        ("mapped", Self::Mapped),
+    ];
 
     /// Name on the command line and in reports.
     pub fn name(self) -> &'static str {
@@ -37,10 +47,34 @@ impl Residency {
     }
 }
 
+/// How `mapped` gives experts back to the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ForceMode {
+    /// Marked as cold and taken out of the process; the page cache keeps them until memory is short.
+    #[default]
+    Soft,
+    /// Dropped from the page cache at once.
+    Force,
+}
+
+impl ForceMode {
+    /// All choices with their names on the command line.
+    pub const ALL: [(&'static str, Self); 2] = [("soft", Self::Soft), ("force", Self::Force)];
+
+    pub(crate) fn release(self) -> ReleaseMode {
+        match self {
+            Self::Soft => ReleaseMode::Soft,
+            Self::Force => ReleaseMode::Force,
+        }
+    }
+}
+
 /// How expert reads are issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ReaderKind {
-    /// io_uring where the system allows it, else a pool of threads with positioned reads.
+    /// What was measured for the disk; without a measurement io_uring where the system allows it, else a pool of threads with
+    /// positioned reads.
     #[default]
     Auto,
     /// io_uring; refused where the system does not allow it.
@@ -53,6 +87,11 @@ impl ReaderKind {
     /// All choices with their names on the command line.
     pub const ALL: [(&'static str, Self); 3] =
         [("auto", Self::Auto), ("uring", Self::Uring), ("pread", Self::Pread)];
+
+    /// Name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|&&(_, value)| value == self).map_or("auto", |&(name, _)| name)
+    }
 
     pub(crate) fn choice(self) -> ReaderChoice {
         match self {
@@ -117,6 +156,9 @@ pub struct LoadConfiguration {
     pub(crate) policy: Option<String>,
     pub(crate) pre_tokenizer: Option<String>,
     pub(crate) slots: Option<u64>,
+    pub(crate) force_mode: ForceMode,
+    pub(crate) split: Option<usize>,
+    pub(crate) disk_probe: Option<PathBuf>,
 }
 
 impl LoadConfiguration {
@@ -211,6 +253,28 @@ impl LoadConfiguration {
         self
     }
 
+    /// How `mapped` gives experts back. Default: `soft`.
+    #[must_use]
+    pub fn force_mode(mut self, mode: ForceMode) -> Self {
+        self.force_mode = mode;
+        self
+    }
+
+    /// Parallel reads that a record of a pack is cut into. Default: what was measured for the disk, else 1.
+    #[must_use]
+    pub fn split(mut self, parts: usize) -> Self {
+        self.split = Some(parts);
+        self
+    }
+
+    /// Lets the first load from a disk measure, for about half a second, how it is read best, and keep the result in this
+    /// folder. Default: nothing is measured.
+    #[must_use]
+    pub fn disk_probe(mut self, folder: PathBuf) -> Self {
+        self.disk_probe = Some(folder);
+        self
+    }
+
     /// Checks what can be wrong without a model.
     pub(crate) fn check(&self) -> Result<(), EngineError> {
         let wrong = match self {
@@ -227,6 +291,9 @@ impl LoadConfiguration {
                 "the context is 0; the model needs at least 1 position".to_owned()
             }
             Self { chunk_tokens: Some(0), .. } => "the chunk is 0; a chunk has at least 1 token".to_owned(),
+            Self { split: Some(parts), .. } if !(1..=SPLIT_MAX).contains(parts) => {
+                format!("a record cannot be read in {parts} parts; 1 to {SPLIT_MAX} work")
+            }
             Self { slots: Some(0), .. } => "0 slots were asked for; an expert needs 1".to_owned(),
             _ => return Ok(()),
         };

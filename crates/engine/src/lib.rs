@@ -20,6 +20,8 @@
 #![forbid(unsafe_code)]
 
 mod configuration;
+mod disk;
+mod disk_tuning;
 mod error;
 mod files;
 mod generate;
@@ -46,7 +48,9 @@ pub use coldpress_model::{KvType, PhaseTimes};
 pub use coldpress_text::Message;
 pub use coldpress_workers::THREADS_MAX;
 
-pub use configuration::{LoadConfiguration, POLICIES, PackUse, ReaderKind, Residency};
+pub use configuration::{ForceMode, LoadConfiguration, POLICIES, PackUse, ReaderKind, Residency};
+pub use disk::{Ceiling, DiskFigure, DiskReport, Pattern, measure_disk};
+pub use disk_tuning::{Basis, PageCacheUse, Reading};
 pub use error::EngineError;
 pub use generate::{FinishReason, GenerateObserver, GenerateOptions, Generation, Session, Silent};
 pub use inspect::{Inspection, inspect};

@@ -5,7 +5,9 @@
 
 use std::path::Path;
 
-use coldpress_experts::{Geometry, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, read_ring_bytes};
+use coldpress_experts::{
+    Geometry, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, mapped_place_bytes, read_ring_bytes,
+};
 use coldpress_formats::ModelFile;
 use coldpress_kernels::{Isa, Kernels};
 use coldpress_memory::plan::{
@@ -15,7 +17,8 @@ use coldpress_memory::{Bytes, MachineFacts, Suggestion};
 use coldpress_model::{KvType, ModelSpec, describe, kv_bytes_per_token, largest_piece, scratch_cost};
 use coldpress_workers::WORKER_STACK_BYTES;
 
-use crate::configuration::{LoadConfiguration, Residency};
+use crate::configuration::{ForceMode, LoadConfiguration, Residency};
+use crate::disk_tuning::Reading;
 use crate::error::EngineError;
 use crate::packs;
 use crate::sampling::Sampler;
@@ -79,6 +82,10 @@ pub struct PlanReport {
     pub isa: &'static str,
     /// Precision of the KV cache.
     pub kv_type: &'static str,
+    /// How experts are read.
+    pub reading: Reading,
+    /// What the mode means beyond the figures.
+    pub notes: Vec<String>,
     /// The division of the budget.
     pub plan: Plan,
 }
@@ -131,6 +138,7 @@ pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<
     // A pack that will be written before the first token needs no ring for arranging records either.
     let packed = pack.is_some() || configuration.pack.builds();
     let (residency, reason, plan) = shares.choose(configuration, packed)?;
+    let reading = Reading::planned(configuration, residency, &file, pack.as_ref(), geometry.as_ref());
     let report = PlanReport {
         model: summary(&file, &spec, geometry.as_ref()),
         residency,
@@ -140,9 +148,33 @@ pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<
         threads,
         isa: kernels.isa().name(),
         kv_type: configuration.kv_type.name(),
+        reading,
+        notes: mode_notes(residency, configuration.force_mode),
         plan,
     };
     Ok(Prepared { file, spec, kernels, pack, report, notes })
+}
+
+/// What the figures of a plan do not say about a mode.
+fn mode_notes(residency: Residency, force_mode: ForceMode) -> Vec<String> {
+    let notes: &[&str] = match (residency, force_mode) {
+        (Residency::Auto | Residency::Resident | Residency::Streamed, _) => &[],
+        (Residency::Paged, _) => &[
+            "experts pass through the page cache, which fills with them beside the budget: the budget bounds this process, \
+             not what the system caches for it",
+        ],
+        (Residency::Mapped, ForceMode::Soft) => &[
+            "experts are used in place and checked each time they come to a place; the system may drop and read pages of \
+             theirs in between, unchecked",
+            "experts that lose their place leave this process, not the page cache, which fills beside the budget; \
+             --force-mode force drops them there too",
+        ],
+        (Residency::Mapped, ForceMode::Force) => &[
+            "experts are used in place and checked each time they come to a place; the system may drop and read pages of \
+             theirs in between, unchecked",
+        ],
+    };
+    notes.iter().map(|note| (*note).to_owned()).collect()
 }
 
 /// The kernels of `isa`, or the best ones of this machine.
@@ -210,9 +242,13 @@ impl Shares<'_> {
             let input = PlanInput { records_minimum: all, other_savings: savings, ..input };
             return Ok((Residency::Resident, "as asked".to_owned(), divide(&input)?));
         }
+        if configuration.residency == Residency::Mapped && self.geometry.is_some() && !packed {
+            let reason = "experts can be used in place in a pack only: run `coldpress pack` first, or choose another residency";
+            return Err(EngineError::BadOption(reason.to_owned()));
+        }
         let plan = divide(&input)?;
-        if configuration.residency == Residency::Streamed {
-            return Ok((Residency::Streamed, "as asked".to_owned(), plan));
+        if matches!(configuration.residency, Residency::Streamed | Residency::Paged | Residency::Mapped) {
+            return Ok((configuration.residency, "as asked".to_owned(), plan));
         }
         if self.geometry.is_none() {
             return Ok((Residency::Resident, "the model has no routed experts".to_owned(), plan));
@@ -238,7 +274,7 @@ impl Shares<'_> {
         let context = configuration.context.unwrap_or(CONTEXT_DEFAULT.min(trained));
         let kv_per_token = |kv_type: KvType| Bytes(kv_bytes_per_token(spec, kv_type) as u64);
         let slots_minimum = configuration.slots.unwrap_or(spec.experts_per_token() as u64 + READ_AHEAD_SLOTS);
-        let records: Vec<RecordClass> = self.record_classes();
+        let records: Vec<RecordClass> = self.record_classes(configuration.residency);
         // Dense weights stream through two pieces before there are any slots; a block of alignment at both ends.
         let dense_ring =
             2 * (dense_piece_bytes(spec) + 2 * RECORD_ALIGNMENT).next_multiple_of(self.facts.page_size);
@@ -287,11 +323,15 @@ impl Shares<'_> {
         })
     }
 
-    fn record_classes(&self) -> Vec<RecordClass> {
+    fn record_classes(&self, residency: Residency) -> Vec<RecordClass> {
         let Some(geometry) = self.geometry else { return Vec::new() };
+        let held = |record_bytes: usize| match residency {
+            Residency::Mapped => mapped_place_bytes(record_bytes),
+            _ => record_bytes,
+        };
         (0..geometry.layer_count())
             .map(|layer| RecordClass {
-                record_bytes: Bytes(geometry.layer(layer).record_bytes as u64),
+                record_bytes: Bytes(held(geometry.layer(layer).record_bytes) as u64),
                 count: geometry.expert_count(layer) as u64,
             })
             .collect()

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use coldpress_experts::{
-    ExpertStatistics, ExpertStore, FileAccess, PolicyKind, Residency as StoreResidency, StoreConfig,
-    TensorRange, TensorStream,
+    ExpertStatistics, ExpertStore, PolicyKind, Residency as StoreResidency, StoreConfig, TensorRange,
+    TensorStream,
 };
 use coldpress_formats::SourceFile;
 use coldpress_kernels::Kernels;
@@ -21,9 +21,10 @@ use coldpress_text::{ChatTemplate, DateTime, ParseSpecial, RenderOptions, Tokeni
 use coldpress_workers::Workers;
 
 use crate::configuration::{LoadConfiguration, Residency};
+use crate::disk_tuning;
 use crate::error::EngineError;
 use crate::packs;
-use crate::plan::{LOGIT_ROWS, PlanReport, Prepared, dense_piece_bytes, prepare, read_ahead};
+use crate::plan::{LOGIT_ROWS, PlanReport, Prepared, dense_piece_bytes, prepare};
 use crate::sampling::Sampler;
 use crate::vocabulary;
 
@@ -38,6 +39,10 @@ pub enum LoadStage {
     Dense,
     /// Reading all experts (`resident`).
     Experts,
+    /// Writing a file to measure a disk with.
+    DiskFile,
+    /// Measuring a disk.
+    Disk,
 }
 
 impl LoadStage {
@@ -48,6 +53,8 @@ impl LoadStage {
             Self::Verify => "verify",
             Self::Dense => "load",
             Self::Experts => "experts",
+            Self::DiskFile => "write",
+            Self::Disk => "measure",
         }
     }
 }
@@ -142,6 +149,9 @@ impl Runtime {
         }
         for note in &prepared.report.plan.notes {
             observer.note(&note.to_string());
+        }
+        for note in &prepared.report.notes {
+            observer.note(note);
         }
         let plan = &prepared.report.plan;
         let ledger = Ledger::new(plan.budget);
@@ -340,36 +350,40 @@ fn open_experts(
     workers: &Workers,
     observer: &mut dyn LoadObserver,
 ) -> Result<Option<ExpertStore>, EngineError> {
-    let spec: &ModelSpec = &prepared.spec;
-    if spec.experts.is_empty() {
+    if prepared.spec.experts.is_empty() {
         return Ok(None);
     }
+    disk_tuning::tune(prepared, configuration, ledger, observer);
+    let spec: &ModelSpec = &prepared.spec;
     let plan = &prepared.report.plan;
+    let slots = usize::try_from(plan.slot_count).unwrap_or(usize::MAX);
     let residency = match prepared.report.residency {
         Residency::Resident => StoreResidency::Resident,
-        Residency::Auto | Residency::Streamed => {
-            StoreResidency::Streamed { slots: usize::try_from(plan.slot_count).unwrap_or(usize::MAX) }
+        Residency::Auto | Residency::Streamed => StoreResidency::Streamed { slots },
+        Residency::Paged => StoreResidency::Paged { slots },
+        Residency::Mapped => {
+            StoreResidency::Mapped { places: slots, release: configuration.force_mode.release() }
         }
     };
-    let slots = match residency {
-        StoreResidency::Resident => spec.experts.iter().map(|layer| layer.expert_count).sum(),
-        StoreResidency::Streamed { slots } | StoreResidency::Paged { slots } => slots,
-        StoreResidency::Mapped { places, .. } => places,
-    };
     let expert_counts: Vec<usize> = spec.experts.iter().map(|layer| layer.expert_count).collect();
-    let read_ahead = read_ahead(plan.slot_count);
     let policy = configuration.policy.as_deref().and_then(PolicyKind::parse).unwrap_or(PolicyKind::DEFAULT);
+    let records_in_memory = match residency {
+        StoreResidency::Resident => expert_counts.iter().sum(),
+        _ => slots,
+    };
+    let reading = &prepared.report.reading;
+    let pack = prepared.pack.take();
     let mut store = ExpertStore::open(StoreConfig {
         layers: spec.experts.clone(),
         files: prepared.file.files().to_vec(),
-        pack: prepared.pack.take(),
+        read_ahead: reading.records_in_flight(pack.is_some(), plan.slot_count),
+        pack,
         ledger: ledger.clone(),
         residency,
-        reader: configuration.reader.choice(),
-        policy: Some(policy.build(slots, read_ahead, &expert_counts)),
-        read_ahead,
-        split: 1,
-        access: FileAccess::Direct,
+        reader: reading.choice(configuration.reader),
+        policy: Some(policy.build(records_in_memory, &expert_counts)),
+        split: reading.split,
+        access: reading.access.file_access(),
     })?;
     for notice in store.notices() {
         observer.note(notice);

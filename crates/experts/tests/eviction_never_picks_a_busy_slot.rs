@@ -21,11 +21,11 @@ struct Model {
 }
 
 impl Model {
-    fn new(kind: PolicyKind, slots: usize, read_ahead: usize, counts: &[usize]) -> Self {
+    fn new(kind: PolicyKind, slots: usize, counts: &[usize]) -> Self {
         Self {
             kind,
-            policy: kind.build(slots, read_ahead, counts),
-            quotas: quotas(slots, read_ahead, counts.len()),
+            policy: kind.build(slots, counts),
+            quotas: quotas(slots, counts.len()),
             records: vec![None; slots],
             busy: vec![false; slots],
             stamps: vec![0; slots],
@@ -101,11 +101,11 @@ proptest! {
 
     #[test]
     fn only_free_to_go_and_within_quota(
-        which in 0..PolicyKind::ALL.len(), slots in 1_usize..24, read_ahead in 1_usize..9, layers in 1_u32..5,
+        which in 0..PolicyKind::ALL.len(), slots in 1_usize..24, layers in 1_u32..5,
         experts in 1_u32..10, seed: u64,
     ) {
         let counts = vec![experts as usize; layers as usize];
-        let mut model = Model::new(PolicyKind::ALL[which].1, slots, read_ahead, &counts);
+        let mut model = Model::new(PolicyKind::ALL[which].1, slots, &counts);
         let mut random = Random::new(seed);
         for _ in 0..200 {
             let share = [0.0, 0.3, 0.9][random.below(3)];
@@ -153,7 +153,7 @@ fn a_long_prompt_leaves_its_latest_experts_and_other_layers_alone() {
     let folder = tempfile::tempdir().unwrap();
     let source = ExpertSource::create(folder.path(), &SourceShape { experts: 32, ..SourceShape::default() });
     Workers::new(1).enter(|team| {
-        let lru = PolicyKind::parse("per-layer-lru").unwrap().build(30, 8, &[32; 3]);
+        let lru = PolicyKind::parse("per-layer-lru").unwrap().build(30, &[32; 3]);
         let mut store =
             ExpertStore::open(StoreConfig { policy: Some(lru), ..source.store_config(30) }).unwrap();
         (0..3).for_each(|layer| drop(visit_records(&mut store, team, layer, &[0, 1, 2, 3, 4, 5]).unwrap()));

@@ -13,6 +13,11 @@ use super::split::SplitPolicy;
 /// traces by less than a point, eight times as many cost up to five after a change of topic.
 const HALF_LIFE_PASSES: f64 = 24.0;
 
+/// With fewer slots per layer some slots belong to nobody.
+const FEW_PER_LAYER: usize = 16;
+/// How many. Twice as many cost hits, half as many leave reads without room.
+const FLOATING: usize = 4;
+
 /// Which record of a pool gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
@@ -99,9 +104,8 @@ impl PolicyKind {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("unnamed", |(name, _)| name)
     }
 
-    /// The policy for `slots` slots, of which up to `read_ahead` are loading at a time. `expert_counts` has one entry per
-    /// routed layer. Allocates everything it will ever need.
-    pub fn build(self, slots: usize, read_ahead: usize, expert_counts: &[usize]) -> Box<dyn EvictionPolicy> {
+    /// The policy for `slots` slots. `expert_counts` has one entry per routed layer. Allocates everything it will ever need.
+    pub fn build(self, slots: usize, expert_counts: &[usize]) -> Box<dyn EvictionPolicy> {
         let name = self.name();
         let shape = PolicyShape { slots, expert_counts };
         if self.order == Order::LeastStale {
@@ -109,7 +113,7 @@ impl PolicyKind {
         }
         let records = expert_counts.iter().sum();
         let layers = expert_counts.len();
-        let quotas = quotas(slots, read_ahead, layers);
+        let quotas = quotas(slots, layers);
         let one_pool = [slots];
         let (quotas, pool_sizes, pool_size) = match self.split {
             Split::PerLayer => (Some(quotas), expert_counts, slots / layers.max(1)),
@@ -139,9 +143,9 @@ impl PolicyKind {
 
 /// Slots that each layer may call its own, as even as can be. Where layers have few, some slots belong to nobody: they go to
 /// the layer that is being visited, so that its reads have room and its new records need not push out its warm ones.
-pub fn quotas(slots: usize, read_ahead: usize, layers: usize) -> Vec<usize> {
-    let few = slots < 2 * read_ahead * layers;
-    let floating = if few { (read_ahead / 2).min(slots / 4) } else { 0 };
+pub fn quotas(slots: usize, layers: usize) -> Vec<usize> {
+    let few = slots < FEW_PER_LAYER * layers;
+    let floating = if few { FLOATING.min(slots / 4) } else { 0 };
     let owned = slots - floating;
     (0..layers).map(|layer| owned * (layer + 1) / layers - owned * layer / layers).collect()
 }
@@ -155,7 +159,7 @@ mod tests {
         for (name, kind) in PolicyKind::ALL {
             assert_eq!(PolicyKind::parse(name), Some(kind));
             assert_eq!(kind.name(), name);
-            assert_eq!(kind.build(9, 8, &[4, 4]).name(), name);
+            assert_eq!(kind.build(9, &[4, 4]).name(), name);
         }
         assert_eq!(PolicyKind::parse("lru"), None);
     }

@@ -13,6 +13,7 @@
 
 mod mapped;
 mod pread;
+pub mod probe;
 mod queue;
 #[cfg(target_os = "linux")]
 mod uring;
