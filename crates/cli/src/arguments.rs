@@ -6,7 +6,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use coldpress::{ForceMode, KvType, ReaderKind, Residency, SizeSpec};
+use coldpress::{Capacity, ForceMode, KvType, ReaderKind, Residency, SizeSpec};
+
+/// Steps of a range of cache sizes.
+const RANGE_STEPS: usize = 8;
+/// More cache sizes than anybody reads.
+const CAPACITIES_MAX: usize = 64;
 
 /// Run Mixture-of-Experts language models larger than memory, under one memory budget.
 #[derive(Debug, Parser)]
@@ -32,6 +37,10 @@ pub enum Command {
     Inspect(InspectArguments),
     /// Write teacher-forced logits of given token ids as a .npy file [tokens, vocabulary].
     Logits(LogitsArguments),
+    /// Record which experts the tokens of some text choose, for `simulate`.
+    Trace(TraceArguments),
+    /// Compare cache policies with each other and with the optimum on a recorded trace.
+    Simulate(SimulateArguments),
     /// Measure prefill and decode: rates, where the time goes, expert reads, memory.
     Bench(BenchArguments),
     /// Show what this machine offers: kernels, memory, reader, memory bandwidth, int8 peak.
@@ -50,6 +59,8 @@ impl Command {
             Self::Inspect(arguments) => arguments.json,
             Self::Bench(arguments) => arguments.json,
             Self::Doctor(arguments) => arguments.json,
+            Self::Trace(arguments) => arguments.json,
+            Self::Simulate(arguments) => arguments.json,
             Self::Disk(arguments) => arguments.json,
             Self::Chat(_) | Self::Logits(_) => false,
         }
@@ -86,7 +97,7 @@ pub struct CommonArguments {
     /// Threads that compute [default: the processors this process may use]
     #[arg(long, value_name = "N", value_parser = thread_count)]
     pub threads: Option<usize>,
-    /// Cache policy [default: per-layer-lru]
+    /// Cache policy [default: what `tune` found best for the model, else per-layer-lfu]
     #[arg(long, value_name = "NAME", value_parser = policy)]
     pub policy: Option<String>,
     /// Rules that split text before byte-pair encoding, for a file that names unknown ones
@@ -262,6 +273,63 @@ pub struct DiskArguments {
     pub json: bool,
 }
 
+/// Arguments of `trace`.
+#[derive(Debug, Args)]
+pub struct TraceArguments {
+    #[command(flatten)]
+    pub load: LoadArguments,
+    /// A prompt, answered in a conversation of its own; may be repeated
+    #[arg(short, long, value_name = "TEXT")]
+    pub prompt: Vec<String>,
+    /// A file with a prompt; may be repeated, and follows those of -p
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Vec<PathBuf>,
+    /// Continue the texts as they are, without the model's chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// Tokens generated after each prompt
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = token_count)]
+    pub gen_tokens: usize,
+    /// 0 always takes the most likely token, which makes small models repeat themselves
+    #[arg(long, value_name = "T", default_value_t = 0.7)]
+    pub temperature: f32,
+    /// Start of the random sequence
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+    /// Go on after the model's end-of-text token
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// The trace file to write
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `simulate`.
+#[derive(Debug, Args)]
+pub struct SimulateArguments {
+    /// A file that `trace` wrote.
+    pub trace: PathBuf,
+    /// Cache sizes: slots, shares of all experts, or a range of shares in eight steps
+    #[arg(long, value_name = "LIST|A%..B%", default_value = "10%..90%", value_parser = capacities)]
+    pub capacity: Capacities,
+    /// Policies to compare [default: all]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = policy)]
+    pub policy: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Draw the hit rates to this file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+/// Cache sizes to simulate, at least one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Capacities(pub Vec<Capacity>);
+
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArguments {
@@ -302,6 +370,35 @@ fn token_count(text: &str) -> Result<usize, String> {
     }
 }
 
+/// `64,25%` or `10%..90%`.
+fn capacities(text: &str) -> Result<Capacities, String> {
+    let wrong =
+        || format!("'{text}' is no list of slots or shares (64,25%) and no range of shares (10%..90%)");
+    let share = |text: &str| {
+        let percent: f64 = text.trim().strip_suffix('%')?.parse().ok()?;
+        (percent > 0.0 && percent <= 100.0).then_some(percent / 100.0)
+    };
+    if let Some((from, to)) = text.split_once("..") {
+        let (Some(from), Some(to)) = (share(from), share(to)) else { return Err(wrong()) };
+        if to <= from {
+            return Err(format!("'{text}': the range must end above its beginning"));
+        }
+        let step = (to - from) / RANGE_STEPS as f64;
+        let shares = (0..=RANGE_STEPS).map(|index| Capacity::Share(from + step * index as f64));
+        return Ok(Capacities(shares.collect()));
+    }
+    let one = |text: &str| match text.trim().parse::<usize>() {
+        Ok(slots) if slots > 0 => Some(Capacity::Slots(slots)),
+        _ => share(text).map(Capacity::Share),
+    };
+    let list: Option<Vec<Capacity>> = text.split(',').map(one).collect();
+    match list {
+        Some(list) if list.len() <= CAPACITIES_MAX => Ok(Capacities(list)),
+        Some(list) => Err(format!("{} cache sizes; at most {CAPACITIES_MAX} can be compared", list.len())),
+        None => Err(wrong()),
+    }
+}
+
 fn policy(text: &str) -> Result<String, String> {
     if coldpress::POLICIES.contains(&text) {
         Ok(text.to_owned())
@@ -318,5 +415,17 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn cache_sizes_are_lists_or_ranges() {
+        let range = capacities("10%..90%").expect("a range").0;
+        assert_eq!(range.len(), 9);
+        assert_eq!(range[0], Capacity::Share(0.1));
+        let list = capacities("64, 12.5%").expect("a list").0;
+        assert_eq!(list, [Capacity::Slots(64), Capacity::Share(0.125)]);
+        for wrong in ["", "0", "0%", "101%", "x", "50%..10%", "1..2", "-5%", "nan%"] {
+            assert!(capacities(wrong).is_err(), "{wrong}");
+        }
     }
 }

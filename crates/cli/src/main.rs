@@ -21,6 +21,8 @@ mod pack;
 mod plan;
 mod progress;
 mod run;
+mod simulate;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -79,6 +81,8 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Ended> {
         Command::Logits(arguments) => logits::logits(&arguments, &environment),
         Command::Bench(arguments) => bench::bench(&arguments, &environment),
         Command::Doctor(arguments) => doctor::doctor(&arguments, &environment),
+        Command::Trace(arguments) => trace::trace(&arguments, &environment),
+        Command::Simulate(arguments) => simulate::simulate(&arguments),
         Command::Disk(arguments) => disk::disk(&arguments),
     }
 }

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use coldpress_experts::{ReaderChoice, SPLIT_MAX};
+use coldpress_experts::{PolicyKind, ReaderChoice, SPLIT_MAX};
 use coldpress_kernels::Isa;
 use coldpress_memory::SizeSpec;
 use coldpress_memory::sys::ReleaseMode;
@@ -103,7 +103,15 @@ impl ReaderKind {
 }
 
 /// Names of the eviction policies; the first one is the default.
-pub const POLICIES: [&str; 1] = ["per-layer-lru"];
+pub const POLICIES: [&str; PolicyKind::ALL.len()] = {
+    let mut names = [""; PolicyKind::ALL.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = PolicyKind::ALL[index].0;
+        index += 1;
+    }
+    names
+};
 
 /// Where a pack file of the model's experts may come from.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

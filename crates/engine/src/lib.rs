@@ -23,6 +23,7 @@ mod configuration;
 mod disk;
 mod disk_tuning;
 mod error;
+mod files;
 mod generate;
 mod inspect;
 mod machine;
@@ -30,9 +31,14 @@ mod packs;
 mod plan;
 mod runtime;
 mod sampling;
+mod simulate;
+mod trace;
 mod vocabulary;
 
-pub use coldpress_experts::{ExpertError, ExpertStatistics};
+pub use coldpress_experts::trace::TRACE_MAGIC;
+pub use coldpress_experts::{
+    ExpertError, ExpertStatistics, Fingerprint, PolicyKind, ReplayCounts, RoutingTrace, Visits,
+};
 pub use coldpress_formats::FormatError;
 pub use coldpress_kernels::Isa;
 pub use coldpress_memory::{
@@ -55,3 +61,5 @@ pub use packs::{PackReport, pack_model, verify_pack};
 pub use plan::{ModelSummary, PlanReport, model_summary, plan};
 pub use runtime::{LoadObserver, LoadStage, PeakMemory, Runtime, Status};
 pub use sampling::{Sampler, Sampling, greedy};
+pub use simulate::{Capacity, PolicyCurve, Simulation, simulate};
+pub use trace::write_trace;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use coldpress_experts::{
-    ExpertStatistics, ExpertStore, Residency as StoreResidency, StoreConfig, TensorRange, TensorStream,
+    ExpertStatistics, ExpertStore, PolicyKind, Residency as StoreResidency, StoreConfig, TensorRange,
+    TensorStream,
 };
 use coldpress_formats::SourceFile;
 use coldpress_kernels::Kernels;
@@ -121,7 +122,7 @@ pub struct Runtime {
     pub(crate) clock: PhaseClock,
     pub(crate) tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
-    files: Vec<SourceFile>,
+    pub(crate) files: Vec<SourceFile>,
     memory: MemoryWatch,
     /// The process's peak of resident memory when loading began.
     peak_rss_before: Bytes,
@@ -364,6 +365,12 @@ fn open_experts(
             StoreResidency::Mapped { places: slots, release: configuration.force_mode.release() }
         }
     };
+    let expert_counts: Vec<usize> = spec.experts.iter().map(|layer| layer.expert_count).collect();
+    let policy = configuration.policy.as_deref().and_then(PolicyKind::parse).unwrap_or(PolicyKind::DEFAULT);
+    let records_in_memory = match residency {
+        StoreResidency::Resident => expert_counts.iter().sum(),
+        _ => slots,
+    };
     let reading = &prepared.report.reading;
     let pack = prepared.pack.take();
     let mut store = ExpertStore::open(StoreConfig {
@@ -374,7 +381,7 @@ fn open_experts(
         ledger: ledger.clone(),
         residency,
         reader: reading.choice(configuration.reader),
-        policy: None,
+        policy: Some(policy.build(records_in_memory, &expert_counts)),
         split: reading.split,
         access: reading.access.file_access(),
     })?;

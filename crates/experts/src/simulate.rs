@@ -9,7 +9,6 @@ use std::collections::BinaryHeap;
 
 use crate::geometry::ExpertKey;
 use crate::policy::{EvictionPolicy, PolicyKind};
-use crate::store::READ_AHEAD_DEFAULT;
 use crate::trace::{RoutingTrace, order_by_last_use};
 
 const NONE: u32 = u32::MAX;
@@ -117,9 +116,8 @@ impl Visits {
     /// Hits and misses of an empty cache of `slots` slots (at least 1) under `kind`.
     pub fn replay(&self, kind: PolicyKind, slots: usize) -> ReplayCounts {
         let slots = slots.max(1);
-        let read_ahead = READ_AHEAD_DEFAULT.min(slots);
         let mut cache = Cache {
-            policy: kind.build(slots, read_ahead, &self.expert_counts),
+            policy: kind.build(slots, &self.expert_counts),
             slot_of_record: vec![NONE; self.record_count()],
             record_of_slot: vec![NONE; slots],
             free: (0..slots).rev().collect(),

@@ -158,9 +158,7 @@ impl ExpertStore {
         config.check()?;
         let expert_counts: Vec<usize> = config.layers.iter().map(|layer| layer.expert_count).collect();
         let Parts { loader, slots, prefault, places, notices } = config.parts(&geometry)?;
-        let policy = config
-            .policy
-            .unwrap_or_else(|| PolicyKind::DEFAULT.build(slots.len(), config.read_ahead, &expert_counts));
+        let policy = config.policy.unwrap_or_else(|| PolicyKind::DEFAULT.build(slots.len(), &expert_counts));
         let expert_count_max = expert_counts.iter().copied().max().unwrap_or(0);
         Ok(Self {
             free_slots: (0..slots.len()).rev().collect(),

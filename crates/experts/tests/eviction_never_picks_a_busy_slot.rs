@@ -2,8 +2,8 @@
 //! of every layer and the records of the running visit. And the default still hits when the routing repeats and the slots do
 //! not hold one whole token, where one global LRU never hits.
 
-use coldpress_experts::policy::{Order, Split, quota};
-use coldpress_experts::{EvictionPolicy, ExpertKey, ExpertStore, PolicyKind};
+use coldpress_experts::policy::{Order, Split, quotas};
+use coldpress_experts::{EvictionPolicy, ExpertKey, ExpertStore, PolicyKind, StoreConfig};
 use coldpress_testkit::{ExpertSource, Random, SourceShape, visit_records};
 use coldpress_workers::Workers;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 struct Model {
     kind: PolicyKind,
     policy: Box<dyn EvictionPolicy>,
-    quota: usize,
+    quotas: Vec<usize>,
     records: Vec<Option<ExpertKey>>,
     busy: Vec<bool>,
     stamps: Vec<u64>,
@@ -21,11 +21,11 @@ struct Model {
 }
 
 impl Model {
-    fn new(kind: PolicyKind, slots: usize, read_ahead: usize, counts: &[usize]) -> Self {
+    fn new(kind: PolicyKind, slots: usize, counts: &[usize]) -> Self {
         Self {
             kind,
-            policy: kind.build(slots, read_ahead, counts),
-            quota: quota(slots, read_ahead, counts.len()),
+            policy: kind.build(slots, counts),
+            quotas: quotas(slots, counts.len()),
             records: vec![None; slots],
             busy: vec![false; slots],
             stamps: vec![0; slots],
@@ -72,14 +72,14 @@ impl Model {
         let evicted = self.records[slot].expect("every slot holds a record");
         let may_go = |other: &usize| !self.busy[*other] && self.stamps[*other] < self.visit_stamp;
         if self.kind.split == Split::PerLayer {
-            let own = self.count(evicted.layer);
+            let surplus = self.count(evicted.layer) > self.quotas[evicted.layer as usize];
             prop_assert!(
-                evicted.layer == layer || own > self.quota,
+                evicted.layer == layer || surplus || self.count(layer) == 0,
                 "{evicted} is within the quota of its layer"
             );
-            let of_own_layer = |other: &usize| self.records[*other].is_some_and(|key| key.layer == layer);
-            let own_earlier = (0..self.records.len()).any(|other| of_own_layer(&other) && may_go(&other));
-            prop_assert!(evicted.layer == layer || self.count(layer) < self.quota || !own_earlier);
+            let own_earlier = (0..self.records.len())
+                .any(|other| self.records[other].is_some_and(|key| key.layer == layer) && may_go(&other));
+            prop_assert!(self.stamps[slot] < self.visit_stamp || !own_earlier);
         } else if self.stamps[slot] >= self.visit_stamp {
             let earlier = (0..self.records.len()).any(|other| may_go(&other));
             prop_assert!(!earlier, "a record of this visit gives way before an earlier one");
@@ -101,11 +101,11 @@ proptest! {
 
     #[test]
     fn only_free_to_go_and_within_quota(
-        which in 0..PolicyKind::ALL.len(), slots in 1_usize..24, read_ahead in 1_usize..9, layers in 1_u32..5,
+        which in 0..PolicyKind::ALL.len(), slots in 1_usize..24, layers in 1_u32..5,
         experts in 1_u32..10, seed: u64,
     ) {
         let counts = vec![experts as usize; layers as usize];
-        let mut model = Model::new(PolicyKind::ALL[which].1, slots, read_ahead, &counts);
+        let mut model = Model::new(PolicyKind::ALL[which].1, slots, &counts);
         let mut random = Random::new(seed);
         for _ in 0..200 {
             let share = [0.0, 0.3, 0.9][random.below(3)];
@@ -153,7 +153,9 @@ fn a_long_prompt_leaves_its_latest_experts_and_other_layers_alone() {
     let folder = tempfile::tempdir().unwrap();
     let source = ExpertSource::create(folder.path(), &SourceShape { experts: 32, ..SourceShape::default() });
     Workers::new(1).enter(|team| {
-        let mut store = ExpertStore::open(source.store_config(30)).unwrap();
+        let lru = PolicyKind::parse("per-layer-lru").unwrap().build(30, &[32; 3]);
+        let mut store =
+            ExpertStore::open(StoreConfig { policy: Some(lru), ..source.store_config(30) }).unwrap();
         (0..3).for_each(|layer| drop(visit_records(&mut store, team, layer, &[0, 1, 2, 3, 4, 5]).unwrap()));
         let mut order = Random::new(9).distinct(32, 32);
         visit_records(&mut store, team, 1, &order).unwrap();

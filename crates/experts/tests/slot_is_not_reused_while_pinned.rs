@@ -79,7 +79,7 @@ fn a_policy_that_names_a_slot_in_use_is_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let source = ExpertSource::create(folder.path(), &SourceShape::default());
     Workers::new(1).enter(|team| {
-        let policy: Box<dyn EvictionPolicy> = Box::new(Reckless(PolicyKind::DEFAULT.build(2, 8, &[8, 8, 8])));
+        let policy: Box<dyn EvictionPolicy> = Box::new(Reckless(PolicyKind::DEFAULT.build(2, &[8, 8, 8])));
         let config = StoreConfig { policy: Some(policy), ..source.store_config(2) };
         let mut store = ExpertStore::open(config).unwrap();
         let expected = source.expected_records();

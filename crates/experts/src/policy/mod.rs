@@ -15,7 +15,7 @@ mod ranked;
 mod s3_fifo;
 mod split;
 
-pub use kind::{Order, PolicyKind, Split, quota};
+pub use kind::{Order, PolicyKind, Split, quotas};
 
 use crate::geometry::ExpertKey;
 

@@ -1,9 +1,10 @@
 //! How layers share the slots: each has a quota, or all draw from one pool.
 //!
 //! A forward pass visits the layers in a cycle. With one pool, an order by time of use fails as soon as one token touches
-//! more records than there are slots: each is evicted just before its layer comes round again. With a quota each layer keeps
-//! its own warmest records: a layer that has its quota makes room among its own, a layer below it takes from whichever layer
-//! is most over it. The slots beyond `quota * layers` belong to nobody and move to where reads are in flight.
+//! more records than there are slots: each is evicted just before its layer comes round again. With quotas each layer keeps
+//! its own warmest records. Where layers have few slots, some belong to nobody: they move with the pass, because a slot is
+//! taken first from whichever other layer is most above its quota, and only then from the layer itself. So the layer that
+//! is visited can read without giving up its warm records at once; what it has too many is decided when the pass goes on.
 //!
 //! Under either split the records of the running visit give way last: they were just asked for, and so the choice does
 //! not depend on which of them have been handed out already.
@@ -35,8 +36,7 @@ pub(super) struct SplitPolicy<O> {
     name: &'static str,
     order: O,
     /// Slots that each layer may call its own; `None` for one pool.
-    quota: Option<usize>,
-    layers: usize,
+    quotas: Option<Vec<usize>>,
     /// Number of the first record of each layer.
     first_record: Vec<usize>,
     /// Per slot: its latest use.
@@ -47,12 +47,11 @@ pub(super) struct SplitPolicy<O> {
 
 impl<O: PoolOrder> SplitPolicy<O> {
     /// `order` must have one pool per layer of `shape` where there is a quota, else one pool.
-    pub fn new(name: &'static str, order: O, quota: Option<usize>, shape: &PolicyShape<'_>) -> Self {
+    pub fn new(name: &'static str, order: O, quotas: Option<Vec<usize>>, shape: &PolicyShape<'_>) -> Self {
         Self {
             name,
             order,
-            quota,
-            layers: shape.expert_counts.len(),
+            quotas,
             first_record: shape.first_records(),
             stamps: vec![0; shape.slots],
             visit_stamp: 0,
@@ -60,35 +59,35 @@ impl<O: PoolOrder> SplitPolicy<O> {
     }
 }
 
-/// The coldest candidate of the pool that has to give: the layer's own when it has its quota, else that of the fullest layer.
+/// The coldest candidate of the pool that has to give: that of the other layer most above its quota, else the layer's own.
 fn choose<O: PoolOrder>(
     order: &mut O,
-    quota: Option<usize>,
-    layers: usize,
+    quotas: Option<&[usize]>,
     layer: usize,
     is_candidate: &dyn Fn(usize) -> bool,
 ) -> Option<usize> {
-    let Some(quota) = quota else { return order.coldest(0, is_candidate) };
-    if order.len(layer) >= quota
-        && let Some(slot) = order.coldest(layer, is_candidate)
-    {
-        return Some(slot);
-    }
+    let Some(quotas) = quotas else { return order.coldest(0, is_candidate) };
     // Layers from the fullest down, until one has a candidate. Mostly the first one does.
-    let mut fuller_than = usize::MAX;
+    let mut less_than = usize::MAX;
     loop {
-        let surplus =
-            (0..layers).map(|layer| order.len(layer)).filter(|len| (quota + 1..fuller_than).contains(len));
-        let fullest = surplus.max()?;
-        for other in 0..layers {
-            if order.len(other) == fullest
+        let surplus = |order: &O, other: usize| order.len(other).saturating_sub(quotas[other]);
+        let others = (0..quotas.len()).filter(|other| *other != layer);
+        let most = others.clone().map(|other| surplus(order, other)).filter(|count| *count < less_than).max();
+        let Some(most @ 1..) = most else { break };
+        for other in others {
+            if surplus(order, other) == most
                 && let Some(slot) = order.coldest(other, is_candidate)
             {
                 return Some(slot);
             }
         }
-        fuller_than = fullest;
+        less_than = most;
     }
+    if order.len(layer) > 0 {
+        return order.coldest(layer, is_candidate);
+    }
+    // Fewer slots than layers: this layer has none, and the others have just their quotas.
+    (0..quotas.len()).find_map(|other| order.coldest(other, is_candidate))
 }
 
 impl<O: PoolOrder> EvictionPolicy for SplitPolicy<O> {
@@ -104,7 +103,7 @@ impl<O: PoolOrder> EvictionPolicy for SplitPolicy<O> {
     fn inserted(&mut self, slot: usize, key: ExpertKey, stamp: u64) {
         self.stamps[slot] = stamp;
         let layer = key.layer as usize;
-        let pool = if self.quota.is_some() { layer } else { 0 };
+        let pool = if self.quotas.is_some() { layer } else { 0 };
         self.order.insert(pool, slot, self.first_record[layer] + key.expert as usize, stamp);
     }
 
@@ -123,9 +122,9 @@ impl<O: PoolOrder> EvictionPolicy for SplitPolicy<O> {
 
     fn victim(&mut self, layer: u32, is_evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
         let layer = layer as usize;
-        let Self { order, quota, layers, stamps, visit_stamp, .. } = self;
+        let Self { order, quotas, stamps, visit_stamp, .. } = self;
         let earlier = |slot: usize| stamps[slot] < *visit_stamp && is_evictable(slot);
-        let slot = choose(order, *quota, *layers, layer, &earlier);
-        slot.or_else(|| choose(order, *quota, *layers, layer, is_evictable))
+        let slot = choose(order, quotas.as_deref(), layer, &earlier);
+        slot.or_else(|| choose(order, quotas.as_deref(), layer, is_evictable))
     }
 }

@@ -1,0 +1,23 @@
+//! Small files that are replaced as a whole.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// Writes `path` so that whoever reads it finds the old content or all of the new one, whatever happens meanwhile.
+///
+/// # Errors
+/// What the system says; nothing of the new file is left then.
+pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
+    let partial = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
+    let result = File::create(&partial).and_then(|mut file| {
+        write(&mut file)?;
+        file.sync_all()?;
+        std::fs::rename(&partial, path)
+    });
+    if result.is_err() {
+        let _ = std::fs::remove_file(&partial);
+    }
+    result
+}
