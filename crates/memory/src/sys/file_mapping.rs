@@ -81,7 +81,7 @@ impl FileMapping {
     pub fn will_need(&self, range: Range<usize>) {
         // One call starts at most as much as the device's read-ahead or largest request allows, and drops the rest.
         const PIECE: usize = 128 << 10;
-        let pages = self.outer(range, page_size());
+        let pages = self.outer(range);
         for start in pages.clone().step_by(PIECE) {
             let len = PIECE.min(pages.end - start);
             // SAFETY: inside the mapping; the advice changes no contents.
@@ -94,7 +94,7 @@ impl FileMapping {
     /// # Errors
     /// The file no longer has them, or the medium cannot deliver them (both where the system reports it: Linux 5.14).
     pub fn populate(&self, range: Range<usize>) -> io::Result<()> {
-        let pages = self.outer(range, page_size());
+        let pages = self.outer(range);
         // SAFETY: inside the mapping, whose pages the call only reads.
         match unsafe { platform::populate_read(self.at(pages.start), pages.len()) } {
             Err(error)
@@ -116,7 +116,7 @@ impl FileMapping {
     /// # Errors
     /// The system does not tell.
     pub fn resident_bytes(&self, range: Range<usize>) -> io::Result<usize> {
-        let pages = self.outer(range, page_size());
+        let pages = self.outer(range);
         let mut resident = 0;
         let mut states = [0_u8; 1024];
         for start in pages.clone().step_by(states.len() * page_size()) {
@@ -138,7 +138,9 @@ impl FileMapping {
     pub fn release(&self, file: &File, range: Range<usize>, mode: ReleaseMode) -> io::Result<()> {
         let page = page_size();
         let inner = range.start.next_multiple_of(page)..range.end.min(self.len) / page * page;
-        let around = self.outer(range, FAULT_AROUND_BYTES.max(page));
+        // The system's windows are aligned by address, so they may begin anywhere within this much of the range.
+        let reach = FAULT_AROUND_BYTES.max(page);
+        let around = self.outer(range.start.saturating_sub(reach)..range.end.saturating_add(reach));
         let pages = if inner.start < inner.end { inner } else { around.start..around.start };
         // SAFETY: both ranges lie inside the mapping. Unmapped pages of a shared file mapping come back with the bytes of
         // the file when they are touched, so references to them stay valid.
@@ -153,10 +155,11 @@ impl FileMapping {
         }
     }
 
-    /// The smallest range of whole units of `unit` bytes that covers `range`, cut at the last mapped page.
-    fn outer(&self, range: Range<usize>, unit: usize) -> Range<usize> {
-        let end = range.end.min(self.len).next_multiple_of(unit).min(self.len.next_multiple_of(page_size()));
-        (range.start / unit * unit).min(end)..end
+    /// The smallest range of whole pages that covers `range`, cut at the last mapped page.
+    fn outer(&self, range: Range<usize>) -> Range<usize> {
+        let page = page_size();
+        let end = range.end.min(self.len).next_multiple_of(page);
+        (range.start / page * page).min(end)..end
     }
 
     fn at(&self, offset: usize) -> *mut c_void {
