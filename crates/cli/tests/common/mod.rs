@@ -12,9 +12,15 @@ pub fn demo() -> PathBuf {
 /// The program, without the user's environment.
 pub fn coldpress(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coldpress"));
-    for name in
-        ["COLDPRESS_ISA", "COLDPRESS_PRESTACK", "COLDPRESS_PRESTACK_CACHE_DIR", "XDG_CACHE_HOME", "HOME"]
-    {
+    for name in [
+        "COLDPRESS_ISA",
+        "COLDPRESS_POLICY",
+        "COLDPRESS_HOTLIST",
+        "COLDPRESS_PRESTACK",
+        "COLDPRESS_PRESTACK_CACHE_DIR",
+        "XDG_CACHE_HOME",
+        "HOME",
+    ] {
         command.env_remove(name);
     }
     command.args(arguments).stdin(Stdio::null());
