@@ -151,6 +151,10 @@ pub fn measure_disk(target: &Path, observer: &mut dyn LoadObserver) -> Result<Di
         if observer.should_stop() {
             return Err(EngineError::Cancelled);
         }
+        if let Some(doubt) = &doubt {
+            figures.push(figure(pattern, read_bytes, depth, &Probed::default(), Some(doubt)));
+            continue;
+        }
         if started.elapsed() > TIME_MAX {
             left_out += 1;
             continue;
@@ -162,7 +166,7 @@ pub fn measure_disk(target: &Path, observer: &mut dyn LoadObserver) -> Result<Di
             Pattern::Sequential => Box::new(sequential_offsets(file.length(), read_bytes)),
         };
         let probed = probe(reader.as_mut(), file, &mut memory, work, &mut offsets)?;
-        figures.push(figure(pattern, read_bytes, depth, &probed, doubt.as_deref()));
+        figures.push(figure(pattern, read_bytes, depth, &probed, None));
     }
     observer.progress(LoadStage::Disk, total, total);
     Ok(DiskReport {
@@ -246,6 +250,8 @@ impl Target {
 fn write_file(folder: &Path, observer: &mut dyn LoadObserver) -> Result<Arc<ReadFile>, EngineError> {
     let free = free_disk_space(folder).map_err(|source| io_error("look at", folder, source))?;
     let [most, least] = WRITE_BYTES;
+    // What a file system in memory delivers is said without a figure, so the least will do.
+    let most = if device_facts(folder).is_ok_and(|device| device.is_memory) { least } else { most };
     let wanted = most.min(free.0 / 4) / (1 << 20) * (1 << 20);
     if wanted < least {
         let reason = format!(

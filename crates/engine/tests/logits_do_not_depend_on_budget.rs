@@ -1,6 +1,7 @@
 //! Logits are the same bits whatever the memory, the disk path and the machine allow.
 //!
-//! The matrix: residency and slots x pack or model file x prefill chunk x threads x reader x instruction set. A slot that
+//! The matrix: residency and slots x pack or model file x prefill chunk x threads x reader x instruction set, and for the modes
+//! that go through the page cache: mode x slots x chunk x way of giving back; for packs: parts of a record x measured reading. A slot that
 //! is refilled while in use, a sum in another order, a kernel that sees its neighbours: each shows here as a changed bit.
 //! Slots below one token's experts (1, 2) force a refill within every layer.
 
@@ -8,7 +9,9 @@ mod common;
 
 use std::path::Path;
 
-use coldpress::{Isa, LoadConfiguration, PackUse, ReaderKind, Residency, Silent, pack_model};
+use coldpress::{
+    Basis, ForceMode, Isa, LoadConfiguration, PackUse, ReaderKind, Residency, Silent, pack_model,
+};
 use common::{Reference, demo, load, logits};
 
 const ALL_SLOTS: u64 = u64::MAX;
@@ -57,6 +60,65 @@ fn check(model: &Path, ids: &[u32], chunks: &[u32]) {
         }
     }
     assert_eq!(compared, SLOTS.len() * 2 * chunks.len() * 2 * 3);
+    check_page_cache_modes(model, ids, chunks, &packs, &expected);
+    check_ways_of_reading(model, ids, &packs[1], &expected);
+}
+
+fn check_page_cache_modes(model: &Path, ids: &[u32], chunks: &[u32], packs: &[PackUse; 2], expected: &[u32]) {
+    for slots in [1, 2, 8, ALL_SLOTS] {
+        for &chunk in chunks {
+            let base = configuration(Some(slots)).chunk_tokens(chunk);
+            let mut cases = Vec::new();
+            for pack in packs {
+                cases.push(base.clone().residency(Residency::Paged).pack(pack.clone()));
+            }
+            for (_, mode) in ForceMode::ALL {
+                cases.push(base.clone().residency(Residency::Mapped).force_mode(mode).pack(packs[1].clone()));
+            }
+            for case in cases {
+                let mut runtime = load(model, &case);
+                let got = bits(&logits(&mut runtime, ids));
+                let status = runtime.status();
+                assert!(got == expected, "{slots} slots, chunk {chunk}, {:?}", status.plan);
+                assert!(status.ledger.peak <= status.plan.plan.budget);
+            }
+        }
+    }
+}
+
+/// Parts of a record, and what a measurement of the disk may have found.
+fn check_ways_of_reading(model: &Path, ids: &[u32], pack: &PackUse, expected: &[u32]) {
+    let PackUse::File(path) = pack else { panic!("a pack") };
+    let device = coldpress_memory::sys::device_facts(path).expect("a device");
+    for split in [1, 2, 3, 8] {
+        for slots in [None, Some(1), Some(8)] {
+            let case = configuration(slots).pack(pack.clone()).split(split);
+            assert!(
+                bits(&logits(&mut load(model, &case), ids)) == expected,
+                "{slots:?} slots, {split} parts"
+            );
+        }
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for (uring, depth, split, access) in
+        [(true, 1, 1, "direct"), (false, 32, 4, "direct"), (true, 8, 2, "dropped")]
+    {
+        for class in 12..31 {
+            let text = format!(
+                r#"{{"version":1,"device":{},"file_system":{},"file_system_bytes":{},"size_class":{class},"uring":{uring},"depth":{depth},"split":{split},"access":"{access}","bytes_per_second":1e9}}"#,
+                device.device, device.file_system, device.bytes.0
+            );
+            let name = format!("disk-{:x}-{class}-pack.json", device.device);
+            std::fs::write(folder.path().join(name), text).expect("writes");
+        }
+        let case = configuration(Some(2)).pack(pack.clone()).disk_probe(folder.path().to_owned());
+        let mut runtime = load(model, &case);
+        let reading = runtime.status().plan.reading;
+        if !device.is_memory {
+            assert_eq!((reading.basis, reading.depth, reading.split), (Basis::Cached, Some(depth), split));
+        }
+        assert!(bits(&logits(&mut runtime, ids)) == expected, "{reading:?}");
+    }
 }
 
 #[test]

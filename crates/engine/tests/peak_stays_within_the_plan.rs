@@ -5,17 +5,21 @@
 
 mod common;
 
+use std::path::Path;
 use std::process::Command;
 
-use coldpress::{Bytes, GenerateOptions, LoadConfiguration, Silent, SizeSpec};
+use coldpress::{
+    Bytes, ForceMode, GenerateOptions, LoadConfiguration, PackUse, Residency, Silent, SizeSpec, pack_model,
+};
 use common::{demo, load, outside};
 
 /// Runs this test binary again for one case and returns (peak resident bytes, budget).
-fn measured(case: &str) -> (u64, u64) {
+fn measured(case: &str, pack: Option<&Path>) -> (u64, u64) {
     let program = std::env::current_exe().expect("this program has a path");
     let output = Command::new(program)
         .args(["--ignored", "--exact", "case", "--nocapture"])
         .env("COLDPRESS_TEST_CASE", case)
+        .envs(pack.map(|pack| ("COLDPRESS_TEST_PACK", pack)))
         .output()
         .expect("the case runs");
     let text = String::from_utf8_lossy(&output.stdout);
@@ -34,11 +38,17 @@ fn case() {
         "large vocabulary" => outside("SmolLM2-135M-Instruct.Q4_1.gguf").expect("the test has looked"),
         _ => demo(),
     };
+    let pack =
+        std::env::var_os("COLDPRESS_TEST_PACK").map_or(PackUse::Never, |path| PackUse::File(path.into()));
+    let packed = LoadConfiguration::default().context(512).pack(pack);
     let configuration = match case.as_str() {
         "large vocabulary" => LoadConfiguration::default().context(512),
         "smallest" => LoadConfiguration::default().context(512),
         "cold" => LoadConfiguration::default().context(512).cold_fraction(0.75),
         "resident" => LoadConfiguration::default().context(1024),
+        "paged" => packed.residency(Residency::Paged),
+        "mapped softly" => packed.residency(Residency::Mapped),
+        "mapped with force" => packed.residency(Residency::Mapped).force_mode(ForceMode::Force),
         other => panic!("unknown case {other}"),
     };
     let refused = coldpress::plan(&model, &configuration.clone().budget(SizeSpec::Exact(Bytes(1))));
@@ -63,7 +73,7 @@ fn with_a_large_vocabulary() {
     if outside("SmolLM2-135M-Instruct.Q4_1.gguf").is_none() {
         return;
     }
-    let (peak, budget) = measured("large vocabulary");
+    let (peak, budget) = measured("large vocabulary", None);
     println!("large vocabulary: peak {peak} of {budget}");
     assert!(peak <= budget, "peak {peak} is above the budget {budget}");
 }
@@ -71,9 +81,22 @@ fn with_a_large_vocabulary() {
 #[test]
 fn at_the_smallest_budget_with_a_cold_cache_and_resident() {
     for name in ["smallest", "cold", "resident"] {
-        let (peak, budget) = measured(name);
+        let (peak, budget) = measured(name, None);
         println!("{name}: peak {peak} of {budget}");
         assert!(peak <= budget, "{name}: peak {peak} is above the budget {budget}");
         assert!(peak * 3 > budget, "{name}: peak {peak} is so far below {budget} that nothing was measured");
+    }
+}
+
+/// Resident pages of a mapped file count as much as memory of the process's own.
+#[test]
+fn through_the_page_cache_and_mapped() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pack = folder.path().join("model.cpack");
+    pack_model(&demo(), &pack, None, &mut Silent).expect("packs");
+    for name in ["paged", "mapped softly", "mapped with force"] {
+        let (peak, budget) = measured(name, Some(&pack));
+        println!("{name}: peak {peak} of {budget}");
+        assert!(peak <= budget, "{name}: peak {peak} is above the budget {budget}");
     }
 }

@@ -18,6 +18,7 @@ mod geometry;
 mod hotlist;
 mod loader;
 mod mapped;
+mod prefault;
 mod source;
 mod stream;
 mod visit;

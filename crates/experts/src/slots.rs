@@ -69,6 +69,11 @@ impl SlotMemory {
         Ok(pieces)
     }
 
+    /// The buffer that the piece belongs to. Its bytes are reached through pieces alone.
+    pub(crate) fn buffer(&self) -> Arc<Buffer> {
+        Arc::clone(&self._buffer)
+    }
+
     /// Cuts this piece in two: it keeps the first `at` bytes, the rest is returned. Takes nothing from the heap.
     ///
     /// # Panics

@@ -21,6 +21,7 @@ use crate::loader::{Destination, Loader, Origin, RecordLoader, SPLIT_MAX, reads_
 use crate::mapped::{MappedLoader, mapped_place_bytes};
 use crate::pack::PackFile;
 use crate::policy::{EvictionPolicy, PolicyKind};
+use crate::prefault::Prefault;
 use crate::reader::{ReaderChoice, open_reader};
 use crate::slots::{SlotMemory, SlotTable};
 use crate::source::{FileAccess, ModelSource};
@@ -127,6 +128,8 @@ pub struct ExpertStore {
     pub(crate) residency: Residency,
     pub(crate) loader: Box<dyn RecordLoader>,
     pub(crate) slots: SlotTable,
+    /// Finds memory for slots that have not been used yet.
+    prefault: Option<Prefault>,
     /// The right to the pages of mapped records.
     _places: Option<Reservation>,
     /// Not resident: slots that hold nothing, the one to use next last.
@@ -154,7 +157,7 @@ impl ExpertStore {
         let geometry = Geometry::new(&config.layers)?;
         config.check()?;
         let expert_counts: Vec<usize> = config.layers.iter().map(|layer| layer.expert_count).collect();
-        let Parts { loader, slots, places, notices } = config.parts(&geometry)?;
+        let Parts { loader, slots, prefault, places, notices } = config.parts(&geometry)?;
         let policy = config.policy.unwrap_or_else(|| PolicyKind::DEFAULT.build(slots.len(), &expert_counts));
         let expert_count_max = expert_counts.iter().copied().max().unwrap_or(0);
         Ok(Self {
@@ -166,6 +169,7 @@ impl ExpertStore {
             residency: config.residency,
             loader,
             slots,
+            prefault,
             _places: places,
             policy,
             clock: 0,
@@ -282,6 +286,9 @@ impl ExpertStore {
 
     /// Hands the memory of `slot` to a read of `key`.
     pub(crate) fn start_load(&mut self, key: ExpertKey, slot: usize, position: usize, stamp: u64) {
+        if let Some(prefault) = &self.prefault {
+            prefault.reached(slot, self.slots.len());
+        }
         let memory = self.slots.begin_load(slot, key);
         self.slot_of_record[self.geometry.record_index(key)] = Some(slot as u32);
         self.policy.inserted(slot, key, stamp);
@@ -316,6 +323,7 @@ impl ExpertStore {
 struct Parts {
     loader: Box<dyn RecordLoader>,
     slots: SlotTable,
+    prefault: Option<Prefault>,
     places: Option<Reservation>,
     notices: Vec<String>,
 }
@@ -364,8 +372,9 @@ impl StoreConfig {
         let (reader, notice) = open_reader(choice, reads)?;
         notices.extend(notice);
         let loader = Box::new(Loader::new(origin, reader, self.read_ahead, self.split, &self.ledger)?);
-        let slots = SlotTable::new(SlotMemory::carve(&self.ledger, Purpose::ExpertSlots, &slot_lengths)?);
-        Ok(Parts { loader, slots, places: None, notices })
+        let memory = SlotMemory::carve(&self.ledger, Purpose::ExpertSlots, &slot_lengths)?;
+        let prefault = memory.first().map(|first| Prefault::start(first.buffer()));
+        Ok(Parts { loader, slots: SlotTable::new(memory), prefault, places: None, notices })
     }
 
     fn mapped(
@@ -382,7 +391,8 @@ impl StoreConfig {
         let reservation = self.ledger.reserve(Purpose::ExpertSlots, Bytes(bytes as u64));
         let reservation = reservation.map_err(coldpress_memory::MemoryError::from)?;
         let loader = Box::new(MappedLoader::new(pack, release, self.read_ahead)?);
-        Ok(Parts { loader, slots: SlotTable::places(places), places: Some(reservation), notices: Vec::new() })
+        let slots = SlotTable::places(places);
+        Ok(Parts { loader, slots, prefault: None, places: Some(reservation), notices: Vec::new() })
     }
 }
 

@@ -87,6 +87,12 @@ impl Buffer {
         self.mapping.as_mut_slice().as_mut_ptr()
     }
 
+    /// Makes the system find memory for `range` now, not at the first touch. It may run beside any use of the memory, which keeps
+    /// its contents. An error costs time only: the memory then comes with its first touch.
+    pub fn populate(&self, range: std::ops::Range<usize>) -> std::io::Result<()> {
+        self.mapping.populate(range)
+    }
+
     /// Gives the pages behind `range` back to the system; they read as zero afterwards and stay charged. Only whole
     /// pages inside the range are given back.
     pub fn discard(&mut self, range: std::ops::Range<usize>) -> Result<(), MemoryError> {

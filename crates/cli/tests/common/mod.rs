@@ -20,6 +20,8 @@ pub fn coldpress(arguments: &[&str]) -> Command {
         "COLDPRESS_PRESTACK_CACHE_DIR",
         "XDG_CACHE_HOME",
         "HOME",
+        "COLDPRESS_DISK_PROBE",
+        "COLDPRESS_FORCE_MODE",
     ] {
         command.env_remove(name);
     }

@@ -170,3 +170,97 @@ impl Drop for FileMapping {
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! What is given back with force has left the page cache, and what is given back softly has left the process. A mode
+    //! that promises to free memory and keeps it in the page cache would be believed until a control group kills the process.
+
+    use std::io::Write;
+    use std::path::Path;
+
+    use super::*;
+
+    const BYTES: usize = 64 << 20;
+    const RECORD: usize = 4 << 20;
+
+    fn written(folder: &Path) -> File {
+        let path = folder.join("records");
+        let mut file = File::create(&path).expect("creates");
+        let bytes: Vec<u8> = (0..BYTES).map(|at| (at * 31 % 251) as u8).collect();
+        file.write_all(&bytes).expect("writes");
+        super::super::sync_file(&file).expect("syncs");
+        let file = File::open(&path).expect("opens");
+        super::super::drop_page_cache(&file, 0..BYTES as u64).expect("drops");
+        file
+    }
+
+    fn map(file: &File) -> FileMapping {
+        // SAFETY: the file lies in a folder of the test, which cuts it at most, and touches nothing that is gone.
+        unsafe { FileMapping::new(file, BYTES).expect("maps") }
+    }
+
+    fn cached(file: &File, start: usize, end: usize) -> u64 {
+        super::super::page_cache_bytes_of(file, start as u64..end as u64).expect("tells").0
+    }
+
+    /// Whether the file system of the test has a page cache that can be dropped (tmpfs has not).
+    fn droppable(file: &File) -> bool {
+        let droppable = cached(file, 0, BYTES) == 0;
+        if !droppable {
+            println!("SKIPPED: the file system keeps files in memory");
+        }
+        droppable
+    }
+
+    #[test]
+    fn force_frees_the_page_cache_and_soft_the_process() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = written(folder.path());
+        if !droppable(&file) {
+            return;
+        }
+        let map = map(&file);
+        let before = super::super::process_memory().expect("tells").file.0;
+        map.will_need(0..BYTES);
+        map.populate(0..BYTES).expect("reads");
+        assert_eq!(map.resident_bytes(0..BYTES).expect("tells"), BYTES);
+        let mapped = super::super::process_memory().expect("tells").file.0 - before;
+        assert!(mapped >= BYTES as u64 * 9 / 10, "{mapped} bytes of {BYTES} are mapped");
+
+        map.release(&file, 0..BYTES / 2, ReleaseMode::Soft).expect("releases");
+        let mapped = super::super::process_memory().expect("tells").file.0.saturating_sub(before);
+        assert!(mapped <= BYTES as u64 * 6 / 10, "{mapped} bytes are mapped after half was given back");
+        assert!(cached(&file, 0, BYTES / 2) > BYTES as u64 / 4, "soft release is not to drop the page cache");
+
+        for start in (0..BYTES).step_by(RECORD) {
+            map.release(&file, start..start + RECORD, ReleaseMode::Force).expect("releases");
+            assert_eq!(cached(&file, start, start + RECORD), 0, "the record at {start} is still cached");
+        }
+        // What was given back is read again, the same.
+        for at in [0, RECORD - 1, BYTES / 2 + 5, BYTES - 1] {
+            assert_eq!(map.bytes(at..at + 1)[0], (at * 31 % 251) as u8, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_cut_short_is_an_error_before_it_is_touched() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = written(folder.path());
+        let map = map(&file);
+        File::options()
+            .write(true)
+            .open(folder.path().join("records"))
+            .expect("opens")
+            .set_len(1 << 20)
+            .expect("cuts");
+        map.populate(0..4096).expect("the first page is there");
+        if cfg!(target_os = "linux") {
+            map.populate(8 << 20..9 << 20).expect_err("these pages are gone");
+        }
+        // A mapping longer than its file is refused at once.
+        // SAFETY: as in `map`; nothing is mapped.
+        let refused = unsafe { FileMapping::new(&file, BYTES) };
+        assert!(refused.is_err());
+    }
+}
