@@ -39,6 +39,8 @@ pub enum Command {
     Logits(LogitsArguments),
     /// Record which experts the tokens of some text choose, for `simulate`.
     Trace(TraceArguments),
+    /// Find the best cache policy for a model under a budget, for later runs.
+    Tune(TuneArguments),
     /// Compare cache policies with each other and with the optimum on a recorded trace.
     Simulate(SimulateArguments),
     /// Measure prefill and decode: rates, where the time goes, expert reads, memory.
@@ -60,6 +62,7 @@ impl Command {
             Self::Bench(arguments) => arguments.json,
             Self::Doctor(arguments) => arguments.json,
             Self::Trace(arguments) => arguments.json,
+            Self::Tune(arguments) => arguments.json,
             Self::Simulate(arguments) => arguments.json,
             Self::Disk(arguments) => arguments.json,
             Self::Chat(_) | Self::Logits(_) => false,
@@ -302,6 +305,22 @@ pub struct TraceArguments {
     /// The trace file to write
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `tune`.
+#[derive(Debug, Args)]
+pub struct TuneArguments {
+    #[command(flatten)]
+    pub load: LoadArguments,
+    /// A file with text like that of later runs; may be repeated [default: English prose of the program]
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Vec<PathBuf>,
+    /// Tokens generated after each text
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = token_count)]
+    pub gen_tokens: usize,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

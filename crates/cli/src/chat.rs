@@ -21,7 +21,7 @@ const TEMPERATURE_DEFAULT: f32 = 0.7;
 /// # Errors
 /// Loading or generating failed, the file has no chat template, or standard output failed.
 pub fn chat(arguments: &ChatArguments, environment: &Environment) -> Result<Ended> {
-    let configuration = load::configuration(&arguments.load, environment);
+    let configuration = load::conversation(&arguments.load, environment);
     let mut runtime = load::load(&arguments.load.common.model, &configuration)?;
     if !runtime.has_chat_template() {
         let reason = "this file has no chat template: use `run --raw` to continue a text";
@@ -44,6 +44,7 @@ pub fn chat(arguments: &ChatArguments, environment: &Environment) -> Result<Ende
             None => drop(turns.pop()),
         }
     }
+    load::remember(&runtime);
     Ok(Ended::Done)
 }
 

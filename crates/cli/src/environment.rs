@@ -4,6 +4,7 @@
 //! 0 never writes one (an existing pack is used either way); `COLDPRESS_PRESTACK_CACHE_DIR` is where packs live;
 //! `COLDPRESS_FORCE_MODE` = soft or force is how mapped experts are given back; `COLDPRESS_DISK_PROBE` = 0 never measures a
 //! disk at start and forgets earlier measurements.
+//! `COLDPRESS_POLICY` names an eviction policy; `COLDPRESS_HOTLIST` = 0 neither reads nor writes hotlists.
 //! A flag wins over its variable.
 
 use std::path::PathBuf;
@@ -18,6 +19,10 @@ pub struct Environment {
     pub isa: Option<Isa>,
     /// Write the pack before the first token.
     pub prestack: bool,
+    /// Eviction policy.
+    pub policy: Option<String>,
+    /// Folder for hotlists; `None` where they are not wanted or no cache folder is known.
+    pub hotlist_folder: Option<PathBuf>,
     /// Folder for packs; `None` where no cache folder is known.
     pub pack_folder: Option<PathBuf>,
     /// How mapped experts are given back.
@@ -71,7 +76,16 @@ impl Environment {
             Some("0") => None,
             Some(other) => bail!("COLDPRESS_DISK_PROBE is '{other}'; it must be 0 or 1"),
         };
-        Ok(Self { isa, prestack, pack_folder, force_mode, disk_probe })
+        let hotlist_folder = match variable("COLDPRESS_HOTLIST").as_deref() {
+            None | Some("" | "1") => pack_folder.clone(),
+            Some("0") => None,
+            Some(other) => bail!("COLDPRESS_HOTLIST is '{other}'; it must be 0 or 1"),
+        };
+        let policy = variable("COLDPRESS_POLICY").filter(|value| !value.is_empty());
+        if let Some(name) = policy.as_deref().filter(|name| !coldpress::POLICIES.contains(name)) {
+            bail!("COLDPRESS_POLICY is '{name}'; known policies: {}", coldpress::POLICIES.join(", "));
+        }
+        Ok(Self { isa, policy, hotlist_folder, prestack, pack_folder, force_mode, disk_probe })
     }
 
     /// How packs are used, given the `--pack` flag.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use coldpress::{LoadConfiguration, LoadObserver, LoadStage, Runtime};
+use coldpress::{LoadConfiguration, LoadObserver, LoadStage, PolicyOrigin, Runtime};
 
 use crate::arguments::{CommonArguments, LoadArguments, SamplingArguments};
 use crate::environment::Environment;
@@ -39,8 +39,13 @@ pub fn common(arguments: &CommonArguments, environment: &Environment) -> LoadCon
     if let Some(threads) = arguments.threads {
         configuration = configuration.threads(threads);
     }
-    if let Some(policy) = &arguments.policy {
-        configuration = configuration.policy(policy);
+    match (&arguments.policy, &environment.policy) {
+        (Some(policy), _) => configuration = configuration.policy(policy, PolicyOrigin::Flag),
+        (None, Some(policy)) => configuration = configuration.policy(policy, PolicyOrigin::Environment),
+        (None, None) => {}
+    }
+    if let Some(folder) = &environment.pack_folder {
+        configuration = configuration.profiles(folder.clone());
     }
     if let Some(name) = &arguments.pre_tokenizer {
         configuration = configuration.pre_tokenizer(name);
@@ -58,6 +63,22 @@ pub fn common(arguments: &CommonArguments, environment: &Environment) -> LoadCon
         configuration = configuration.kv_type(kv);
     }
     configuration
+}
+
+/// The configuration of a command that talks: it starts with what earlier runs used.
+pub fn conversation(arguments: &LoadArguments, environment: &Environment) -> LoadConfiguration {
+    let configuration = configuration(arguments, environment);
+    match &environment.hotlist_folder {
+        Some(folder) => configuration.hotlists(folder.clone()),
+        None => configuration,
+    }
+}
+
+/// Remembers what a conversation used. A folder that cannot be written spoils no answer.
+pub fn remember(runtime: &Runtime) {
+    if let Err(error) = runtime.save_hotlist() {
+        output::line(&format!("note: {error}"));
+    }
 }
 
 /// Sampling settings; `temperature` is the command's default.

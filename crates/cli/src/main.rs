@@ -23,6 +23,7 @@ mod progress;
 mod run;
 mod simulate;
 mod trace;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -82,6 +83,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Ended> {
         Command::Bench(arguments) => bench::bench(&arguments, &environment),
         Command::Doctor(arguments) => doctor::doctor(&arguments, &environment),
         Command::Trace(arguments) => trace::trace(&arguments, &environment),
+        Command::Tune(arguments) => tune::tune(&arguments, &environment),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
         Command::Disk(arguments) => disk::disk(&arguments),
     }

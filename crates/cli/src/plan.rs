@@ -59,6 +59,7 @@ fn describe(report: &PlanReport) -> String {
     }
     if plan.records_total > 0 {
         text.push_str(&format!("{}\n", reading(&report.reading)));
+        text.push_str(&format!("policy {} ({})\n", report.policy.name, report.policy.origin.name()));
     }
     for note in &plan.notes {
         text.push_str(&format!("note: {note}\n"));

@@ -18,7 +18,7 @@ pub fn run(arguments: &RunArguments, environment: &Environment) -> Result<Ended>
     if arguments.prompt.is_none() && std::io::stdin().is_terminal() {
         return Err(Usage(anyhow::anyhow!("no prompt: give one with -p, or pipe it in")).into());
     }
-    let configuration = load::configuration(&arguments.load, environment);
+    let configuration = load::conversation(&arguments.load, environment);
     let mut runtime = load::load(&arguments.load.common.model, &configuration)?;
     let prompt = prompt(arguments, runtime.prompt_bytes_max())?;
     let ids = encode(&runtime, arguments, &prompt)?;
@@ -32,6 +32,7 @@ pub fn run(arguments: &RunArguments, environment: &Environment) -> Result<Ended>
     let mut screen = Screen::new(!arguments.json);
     let generation = runtime.generate(&mut session, &ids, &options, &mut screen)?;
     screen.end()?;
+    load::remember(&runtime);
     let status = runtime.status();
     if arguments.json {
         output::json(&report(&generation, &status))?;

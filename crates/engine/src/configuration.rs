@@ -113,6 +113,33 @@ pub const POLICIES: [&str; PolicyKind::ALL.len()] = {
     names
 };
 
+/// Who chose an eviction policy; a later one wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PolicyOrigin {
+    /// Nobody.
+    #[default]
+    Default,
+    /// The model's profile.
+    Profile,
+    /// An environment variable.
+    Environment,
+    /// The caller, or a flag of the program.
+    Flag,
+}
+
+impl PolicyOrigin {
+    /// The word in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Profile => "profile",
+            Self::Environment => "environment",
+            Self::Flag => "flag",
+        }
+    }
+}
+
 /// Where a pack file of the model's experts may come from.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum PackUse {
@@ -154,6 +181,9 @@ pub struct LoadConfiguration {
     pub(crate) reader: ReaderKind,
     pub(crate) pack: PackUse,
     pub(crate) policy: Option<String>,
+    pub(crate) policy_origin: PolicyOrigin,
+    pub(crate) profiles: Option<PathBuf>,
+    pub(crate) hotlists: Option<PathBuf>,
     pub(crate) pre_tokenizer: Option<String>,
     pub(crate) slots: Option<u64>,
     pub(crate) force_mode: ForceMode,
@@ -232,10 +262,26 @@ impl LoadConfiguration {
         self
     }
 
-    /// Eviction policy, one of [`POLICIES`]. Default: the first of them.
+    /// Eviction policy, one of [`POLICIES`], and who asked for it. Default: that of the model's profile, else the first one.
     #[must_use]
-    pub fn policy(mut self, name: &str) -> Self {
+    pub fn policy(mut self, name: &str, origin: PolicyOrigin) -> Self {
         self.policy = Some(name.to_owned());
+        self.policy_origin = origin;
+        self
+    }
+
+    /// Folder with the profiles that [`crate::Runtime::tune`] wrote. Default: none is used.
+    #[must_use]
+    pub fn profiles(mut self, folder: PathBuf) -> Self {
+        self.profiles = Some(folder);
+        self
+    }
+
+    /// Folder for hotlists: one of this model warms the cache at the start, [`crate::Runtime::save_hotlist`] writes it. Default:
+    /// none is read or written.
+    #[must_use]
+    pub fn hotlists(mut self, folder: PathBuf) -> Self {
+        self.hotlists = Some(folder);
         self
     }
 

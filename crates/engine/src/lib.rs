@@ -26,6 +26,7 @@ mod error;
 mod files;
 mod generate;
 mod inspect;
+mod learnt;
 mod machine;
 mod packs;
 mod plan;
@@ -33,6 +34,7 @@ mod runtime;
 mod sampling;
 mod simulate;
 mod trace;
+mod tune;
 mod vocabulary;
 
 pub use coldpress_experts::trace::TRACE_MAGIC;
@@ -48,12 +50,15 @@ pub use coldpress_model::{KvType, PhaseTimes};
 pub use coldpress_text::Message;
 pub use coldpress_workers::THREADS_MAX;
 
-pub use configuration::{ForceMode, LoadConfiguration, POLICIES, PackUse, ReaderKind, Residency};
+pub use configuration::{
+    ForceMode, LoadConfiguration, POLICIES, PackUse, PolicyOrigin, ReaderKind, Residency,
+};
 pub use disk::{Ceiling, DiskFigure, DiskReport, Pattern, measure_disk};
 pub use disk_tuning::{Basis, PageCacheUse, Reading};
 pub use error::EngineError;
 pub use generate::{FinishReason, GenerateObserver, GenerateOptions, Generation, Session, Silent};
 pub use inspect::{Inspection, inspect};
+pub use learnt::{PolicyChoice, Profile};
 pub use machine::{
     FormatKernel, InstructionSet, Int8Rate, MachineReport, ReadBandwidth, ReaderReport, examine,
 };
@@ -63,3 +68,4 @@ pub use runtime::{LoadObserver, LoadStage, PeakMemory, Runtime, Status};
 pub use sampling::{Sampler, Sampling, greedy};
 pub use simulate::{Capacity, PolicyCurve, Simulation, simulate};
 pub use trace::write_trace;
+pub use tune::TuneReport;

@@ -20,6 +20,7 @@ use coldpress_workers::WORKER_STACK_BYTES;
 use crate::configuration::{ForceMode, LoadConfiguration, Residency};
 use crate::disk_tuning::Reading;
 use crate::error::EngineError;
+use crate::learnt::PolicyChoice;
 use crate::packs;
 use crate::sampling::Sampler;
 use crate::vocabulary::tokenizer_source;
@@ -84,6 +85,8 @@ pub struct PlanReport {
     pub kv_type: &'static str,
     /// How experts are read.
     pub reading: Reading,
+    /// Which record gives way, and who chose that.
+    pub policy: PolicyChoice,
     /// What the mode means beyond the figures.
     pub notes: Vec<String>,
     /// The division of the budget.
@@ -139,6 +142,7 @@ pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<
     let packed = pack.is_some() || configuration.pack.builds();
     let (residency, reason, plan) = shares.choose(configuration, packed)?;
     let reading = Reading::planned(configuration, residency, &file, pack.as_ref(), geometry.as_ref());
+    let policy = PolicyChoice::of(configuration, &file, &spec, &mut notes)?;
     let report = PlanReport {
         model: summary(&file, &spec, geometry.as_ref()),
         residency,
@@ -149,6 +153,7 @@ pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<
         isa: kernels.isa().name(),
         kv_type: configuration.kv_type.name(),
         reading,
+        policy,
         notes: mode_notes(residency, configuration.force_mode),
         plan,
     };

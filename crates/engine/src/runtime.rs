@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use coldpress_experts::{
-    ExpertStatistics, ExpertStore, PolicyKind, Residency as StoreResidency, StoreConfig, TensorRange,
-    TensorStream,
+    ExpertStatistics, ExpertStore, Hotlist, PolicyKind, Residency as StoreResidency, StoreConfig,
+    TensorRange, TensorStream,
 };
 use coldpress_formats::SourceFile;
 use coldpress_kernels::Kernels;
@@ -128,6 +128,8 @@ pub struct Runtime {
     peak_rss_before: Bytes,
     sampled_rss: Bytes,
     peak_anon: Bytes,
+    /// What earlier runs used, if it is remembered.
+    pub(crate) earlier_hotlist: Hotlist,
     _fixed: Reservation,
 }
 
@@ -173,7 +175,7 @@ impl Runtime {
         };
         let scratch = Scratch::new(&ledger, &prepared.spec, shape).map_err(EngineError::Forward)?;
         let sampler = Sampler::new(&ledger, prepared.spec.vocabulary)?;
-        Ok(Self {
+        let mut runtime = Self {
             configuration: configuration.clone(),
             report: prepared.report,
             ledger,
@@ -191,8 +193,11 @@ impl Runtime {
             peak_rss_before,
             sampled_rss: Bytes::ZERO,
             peak_anon: Bytes::ZERO,
+            earlier_hotlist: Hotlist::default(),
             _fixed: fixed,
-        })
+        };
+        runtime.warm(observer);
+        Ok(runtime)
     }
 
     /// The model's tokenizer.
@@ -366,7 +371,7 @@ fn open_experts(
         }
     };
     let expert_counts: Vec<usize> = spec.experts.iter().map(|layer| layer.expert_count).collect();
-    let policy = configuration.policy.as_deref().and_then(PolicyKind::parse).unwrap_or(PolicyKind::DEFAULT);
+    let policy = PolicyKind::parse(prepared.report.policy.name).unwrap_or(PolicyKind::DEFAULT);
     let records_in_memory = match residency {
         StoreResidency::Resident => expert_counts.iter().sum(),
         _ => slots,

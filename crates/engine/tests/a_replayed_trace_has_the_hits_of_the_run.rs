@@ -7,7 +7,9 @@
 
 mod common;
 
-use coldpress::{GenerateOptions, LoadConfiguration, POLICIES, PolicyKind, Residency, Silent, Visits};
+use coldpress::{
+    GenerateOptions, LoadConfiguration, POLICIES, PolicyKind, PolicyOrigin, Residency, Silent, Visits,
+};
 
 #[test]
 fn for_every_policy() {
@@ -19,7 +21,7 @@ fn for_every_policy() {
                 .chunk_tokens(chunk)
                 .context(256)
                 .threads(2)
-                .policy(policy);
+                .policy(policy, PolicyOrigin::Flag);
             let mut runtime = common::load(&common::demo(), &configuration);
             runtime.start_trace().expect("a model with experts");
             let mut session = runtime.session().expect("a session");

@@ -15,6 +15,7 @@
 
 mod error;
 mod geometry;
+mod hotlist;
 mod loader;
 mod mapped;
 mod prefault;
@@ -36,6 +37,7 @@ pub use geometry::{
     ExpertKey, ExpertOffsets, Geometry, LayerExperts, MATRIX_ALIGNMENT, MatrixPlace, Projection,
     RECORD_ALIGNMENT, RecordGeometry, weight_format,
 };
+pub use hotlist::Hotlist;
 pub use loader::{SPLIT_MAX, read_ring_bytes};
 pub use mapped::mapped_place_bytes;
 pub use pack::{Fingerprint, PackFile};

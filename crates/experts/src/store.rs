@@ -133,7 +133,7 @@ pub struct ExpertStore {
     /// The right to the pages of mapped records.
     _places: Option<Reservation>,
     /// Not resident: slots that hold nothing, the one to use next last.
-    free_slots: Vec<usize>,
+    pub(crate) free_slots: Vec<usize>,
     /// Per record: the slot that holds or loads it.
     pub(crate) slot_of_record: Vec<Option<u32>>,
     pub(crate) policy: Box<dyn EvictionPolicy>,

@@ -8,7 +8,7 @@
 
 mod measure;
 mod report;
-mod text;
+pub mod text;
 
 use std::time::{Duration, Instant};
 

@@ -34,7 +34,8 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<Ended> {
     Ok(Ended::Done)
 }
 
-fn describe(simulation: &Simulation) -> String {
+/// The tables.
+pub fn describe(simulation: &Simulation) -> String {
     let mut text = format!(
         "{} layers, {} experts in all, {} per token and layer; {} tokens in {} passes, {} of them of one token\n",
         simulation.layers,

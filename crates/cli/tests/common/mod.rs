@@ -14,6 +14,8 @@ pub fn coldpress(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coldpress"));
     for name in [
         "COLDPRESS_ISA",
+        "COLDPRESS_POLICY",
+        "COLDPRESS_HOTLIST",
         "COLDPRESS_PRESTACK",
         "COLDPRESS_PRESTACK_CACHE_DIR",
         "XDG_CACHE_HOME",

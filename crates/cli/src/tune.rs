@@ -1,0 +1,67 @@
+//! `coldpress tune`: finds the best cache policy for a model under a budget and remembers it.
+
+use anyhow::Result;
+use coldpress::{GenerateOptions, Sampling, TuneReport};
+
+use crate::arguments::TuneArguments;
+use crate::environment::Environment;
+use crate::run::Screen;
+use crate::{Ended, Usage, bench, load, output, simulate, trace};
+
+/// Tokens of the program's own text.
+const PROMPT_TOKENS: usize = 400;
+/// Greedy text of small models goes in circles, and so would their routing.
+const TEMPERATURE: f32 = 0.7;
+
+/// Runs the command.
+///
+/// # Errors
+/// No cache folder is known, all experts fit, loading or generating failed, or the profile cannot be written.
+pub fn tune(arguments: &TuneArguments, environment: &Environment) -> Result<Ended> {
+    let Some(folder) = &environment.pack_folder else {
+        let reason =
+            "no cache folder is known (HOME is not set): say where with COLDPRESS_PRESTACK_CACHE_DIR";
+        return Err(Usage(anyhow::anyhow!(reason)).into());
+    };
+    let configuration = load::configuration(&arguments.load, environment);
+    let mut runtime = load::load(&arguments.load.common.model, &configuration)?;
+    let mut prompts = Vec::new();
+    for path in &arguments.prompt_file {
+        let text = trace::read(path, runtime.prompt_bytes_max())?;
+        prompts.push(runtime.encode(&text, false)?);
+    }
+    if prompts.is_empty() {
+        let context = runtime.status().plan.plan.context as usize;
+        prompts.push(bench::text::ids(&runtime, PROMPT_TOKENS.min(context / 2).max(1))?);
+    }
+    let options = GenerateOptions {
+        max_tokens: arguments.gen_tokens,
+        sampling: Sampling { temperature: TEMPERATURE, ..Sampling::default() },
+        ignore_eos: true,
+        continuation: true,
+    };
+    let mut screen = Screen::new(false);
+    let report = runtime.tune(&prompts, &options, folder, &mut screen)?;
+    screen.end()?;
+    let Some(report) = report else { return Ok(Ended::Interrupted) };
+    if arguments.json {
+        output::json(&report)?;
+    } else {
+        output::text(&describe(&report))?;
+    }
+    Ok(Ended::Done)
+}
+
+fn describe(report: &TuneReport) -> String {
+    let profile = &report.profile;
+    format!(
+        "{}\npolicy {}: {:.1}% hits with {} slots, the default {:.1}%, the optimum {:.1}%\nremembered in {}\n",
+        simulate::describe(&report.simulation),
+        profile.policy,
+        100.0 * profile.hit_rate,
+        profile.slots,
+        100.0 * profile.default_hit_rate,
+        100.0 * profile.belady_hit_rate,
+        report.path.display()
+    )
+}
