@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use coldpress::{Capacity, ForceMode, KvType, ReaderKind, Residency, SizeSpec};
+use coldpress::{Capacity, ForceMode, KvType, Prefetch, ReaderKind, Residency, SizeSpec};
 
 /// Steps of a range of cache sizes.
 const RANGE_STEPS: usize = 8;
@@ -109,6 +109,9 @@ pub struct CommonArguments {
     /// How experts are read [default: auto]
     #[arg(long, value_name = "KIND", value_parser = named(&ReaderKind::ALL))]
     pub reader: Option<ReaderKind>,
+    /// Whether experts are read before a router asks for them [default: auto, while it pays]
+    #[arg(long, value_name = "WHEN", value_parser = named(&Prefetch::ALL))]
+    pub prefetch: Option<Prefetch>,
     /// How --residency mapped gives experts back to the system [default: soft]
     #[arg(long, value_name = "MODE", value_parser = named(&ForceMode::ALL))]
     pub force_mode: Option<ForceMode>,

@@ -50,6 +50,9 @@ pub fn common(arguments: &CommonArguments, environment: &Environment) -> LoadCon
     if let Some(name) = &arguments.pre_tokenizer {
         configuration = configuration.pre_tokenizer(name);
     }
+    if let Some(prefetch) = arguments.prefetch {
+        configuration = configuration.prefetch(prefetch);
+    }
     if let Some(reader) = arguments.reader {
         configuration = configuration.reader(reader);
     }

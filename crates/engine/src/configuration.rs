@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use coldpress_experts::{PolicyKind, ReaderChoice, SPLIT_MAX};
+use coldpress_experts::{PolicyKind, ReadAheadMode, ReaderChoice, SPLIT_MAX};
 use coldpress_kernels::Isa;
 use coldpress_memory::SizeSpec;
 use coldpress_memory::sys::ReleaseMode;
@@ -66,6 +66,32 @@ impl ForceMode {
         match self {
             Self::Soft => ReleaseMode::Soft,
             Self::Force => ReleaseMode::Force,
+        }
+    }
+}
+
+/// Whether experts are read before a router has asked for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Prefetch {
+    /// While it makes decoding faster, which is measured again and again.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+impl Prefetch {
+    /// All choices with their names on the command line.
+    pub const ALL: [(&'static str, Self); 3] = [("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
+
+    pub(crate) fn mode(self) -> ReadAheadMode {
+        match self {
+            Self::Auto => ReadAheadMode::Auto,
+            Self::On => ReadAheadMode::On,
+            Self::Off => ReadAheadMode::Off,
         }
     }
 }
@@ -179,6 +205,7 @@ pub struct LoadConfiguration {
     pub(crate) kv_type: KvType,
     pub(crate) isa: Option<Isa>,
     pub(crate) reader: ReaderKind,
+    pub(crate) prefetch: Prefetch,
     pub(crate) pack: PackUse,
     pub(crate) policy: Option<String>,
     pub(crate) policy_origin: PolicyOrigin,
@@ -245,6 +272,12 @@ impl LoadConfiguration {
     #[must_use]
     pub fn isa(mut self, isa: Isa) -> Self {
         self.isa = Some(isa);
+        self
+    }
+
+    /// Whether experts are read before a router has asked for them.
+    pub fn prefetch(mut self, prefetch: Prefetch) -> Self {
+        self.prefetch = prefetch;
         self
     }
 

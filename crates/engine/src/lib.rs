@@ -51,7 +51,7 @@ pub use coldpress_text::Message;
 pub use coldpress_workers::THREADS_MAX;
 
 pub use configuration::{
-    ForceMode, LoadConfiguration, POLICIES, PackUse, PolicyOrigin, ReaderKind, Residency,
+    ForceMode, LoadConfiguration, POLICIES, PackUse, PolicyOrigin, Prefetch, ReaderKind, Residency,
 };
 pub use disk::{Ceiling, DiskFigure, DiskReport, Pattern, measure_disk};
 pub use disk_tuning::{Basis, PageCacheUse, Reading};

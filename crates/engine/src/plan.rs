@@ -14,7 +14,9 @@ use coldpress_memory::plan::{
     CHUNK_TOKENS_MINIMUM, CONTEXT_MINIMUM, Plan, PlanInput, RecordClass, plan as divide,
 };
 use coldpress_memory::{Bytes, MachineFacts, Suggestion};
-use coldpress_model::{KvType, ModelSpec, describe, kv_bytes_per_token, largest_piece, scratch_cost};
+use coldpress_model::{
+    BLOCK_ROWS, KvType, ModelSpec, describe, kv_bytes_per_token, largest_piece, scratch_cost,
+};
 use coldpress_workers::WORKER_STACK_BYTES;
 
 use crate::configuration::{ForceMode, LoadConfiguration, Residency};
@@ -28,7 +30,7 @@ use crate::vocabulary::tokenizer_source;
 /// Context used when nobody asks for another one.
 const CONTEXT_DEFAULT: u32 = 8192;
 /// Prompt tokens per chunk when nobody asks for another figure.
-const CHUNK_DEFAULT: u32 = 512;
+const CHUNK_DEFAULT: u32 = 4096;
 /// Slots beyond one token's experts, so that reads can land while experts compute.
 const READ_AHEAD_SLOTS: u64 = 2;
 /// Positions whose logits are computed at a time where a call asks for many.
@@ -317,6 +319,8 @@ impl Shares<'_> {
             context_minimum: CONTEXT_MINIMUM,
             scratch_fixed: Bytes(scratch.fixed + Sampler::bytes(spec.vocabulary)),
             scratch_per_chunk_token: Bytes(scratch.per_row),
+            scratch_per_block_token: Bytes(scratch.per_block_row),
+            block_tokens: BLOCK_ROWS as u32,
             chunk_tokens_wanted: configuration.chunk_tokens.unwrap_or(CHUNK_DEFAULT).min(context),
             chunk_tokens_minimum: configuration.chunk_tokens.unwrap_or(CHUNK_TOKENS_MINIMUM),
             read_ring: Bytes(experts_ring.max(dense_ring as u64)),

@@ -388,6 +388,7 @@ fn open_experts(
         reader: reading.choice(configuration.reader),
         policy: Some(policy.build(records_in_memory, &expert_counts)),
         split: reading.split,
+        prefetch: configuration.prefetch.mode(),
         access: reading.access.file_access(),
     })?;
     for notice in store.notices() {

@@ -8,7 +8,7 @@
 mod common;
 
 use coldpress::{
-    GenerateOptions, LoadConfiguration, POLICIES, PolicyKind, PolicyOrigin, Residency, Silent, Visits,
+    GenerateOptions, LoadConfiguration, POLICIES, PolicyKind, PolicyOrigin, Prefetch, Residency, Silent, Visits,
 };
 
 #[test]
@@ -21,6 +21,7 @@ fn for_every_policy() {
                 .chunk_tokens(chunk)
                 .context(256)
                 .threads(2)
+                .prefetch(Prefetch::Off)
                 .policy(policy, PolicyOrigin::Flag);
             let mut runtime = common::load(&common::demo(), &configuration);
             runtime.start_trace().expect("a model with experts");
@@ -50,7 +51,7 @@ fn for_every_policy() {
 #[test]
 fn closely_for_long_chunks() {
     let configuration =
-        LoadConfiguration::default().residency(Residency::Streamed).slots(64).context(256).threads(2);
+        LoadConfiguration::default().residency(Residency::Streamed).slots(64).context(256).threads(2).prefetch(Prefetch::Off);
     let mut runtime = common::load(&common::demo(), &configuration);
     runtime.start_trace().expect("a model with experts");
     let mut session = runtime.session().expect("a session");

@@ -13,6 +13,7 @@
 //! Read in this order: [`record`], [`slots`], [`store`] with its visits, `loader`, [`reader`], [`pack`], [`policy`].
 #![deny(unsafe_code)]
 
+mod ahead;
 mod error;
 mod geometry;
 mod hotlist;
@@ -32,6 +33,7 @@ pub mod slots;
 pub mod store;
 pub mod trace;
 
+pub use ahead::ReadAheadMode;
 pub use error::{ExpertError, PackFault, RecordFault};
 pub use geometry::{
     ExpertKey, ExpertOffsets, Geometry, LayerExperts, MATRIX_ALIGNMENT, MatrixPlace, Projection,

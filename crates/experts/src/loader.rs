@@ -89,8 +89,6 @@ pub(crate) enum Origin {
 pub(crate) struct Destination {
     /// The slot that the memory belongs to.
     pub slot: usize,
-    /// Position in the list of requested experts.
-    pub position: usize,
 }
 
 /// The end of one load.
@@ -179,7 +177,7 @@ impl Loader {
             parts.iter_mut().take(3).for_each(|part| *part = staging.next());
             Load {
                 key: ExpertKey { layer: 0, expert: 0 },
-                destination: Destination { slot: 0, position: 0 },
+                destination: Destination { slot: 0 },
                 memory: None,
                 parts,
                 awaited: 0,

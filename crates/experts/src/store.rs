@@ -3,18 +3,20 @@
 //! [`ExpertStore::begin`] opens a [`Visit`]: the experts that the router chose in one layer. Those in memory are pinned at
 //! once, reads for the others start, and [`Visit::next_ready`] hands out records as they are there, hits first. However
 //! many experts are asked for, one slot is enough; each missing expert is read once.
-//! Between visits nothing is in flight. Does no arithmetic on weights, decides no routing.
+//! Between visits nothing is in flight but what is read ahead (`ahead`). Does no arithmetic on weights, decides no routing.
 //!
 //! Invariants: a record is read only while pinned and only unpinned slots are refilled (`slots`); memory of a running
 //! read belongs to the read (`slots`); after warm-up nothing here allocates. Read next: `loader`, `policy`.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use coldpress_formats::SourceFile;
 use coldpress_memory::sys::ReleaseMode;
 use coldpress_memory::{Bytes, Ledger, Purpose, Reservation};
 use coldpress_workers::Team;
 
+use crate::ahead::{Ahead, ReadAheadMode};
 use crate::error::ExpertError;
 use crate::geometry::{ExpertKey, Geometry, LayerExperts};
 use crate::loader::{Destination, Loader, Origin, RecordLoader, SPLIT_MAX, reads_per_record};
@@ -75,6 +77,8 @@ pub struct StoreConfig {
     pub read_ahead: usize,
     /// Parallel reads that a record of a pack is cut into, 1 to [`SPLIT_MAX`](crate::SPLIT_MAX).
     pub split: usize,
+    /// Whether records are read before a router has asked for them.
+    pub prefetch: ReadAheadMode,
     /// How reads go with the page cache. `Paged` and `Mapped` use it whatever stands here.
     pub access: FileAccess,
 }
@@ -98,6 +102,14 @@ pub struct ExpertStatistics {
     pub read_retries: u64,
     /// Records read again because their check failed.
     pub records_read_again: u64,
+    /// Records read before a router asked for them.
+    pub prefetched: u64,
+    /// Bytes of these records.
+    pub prefetched_bytes: u64,
+    /// Those of them that a router asked for before they gave way.
+    pub prefetch_used: u64,
+    /// Bytes of these.
+    pub prefetch_used_bytes: u64,
     /// Time in which the caller could do nothing but wait for the disk, in microseconds.
     pub disk_wait_us: u64,
     /// Time spent on verifying and arranging records, in microseconds.
@@ -116,6 +128,10 @@ impl ExpertStatistics {
             device_bytes_read: self.device_bytes_read - earlier.device_bytes_read,
             read_retries: self.read_retries - earlier.read_retries,
             records_read_again: self.records_read_again - earlier.records_read_again,
+            prefetched: self.prefetched - earlier.prefetched,
+            prefetched_bytes: self.prefetched_bytes - earlier.prefetched_bytes,
+            prefetch_used: self.prefetch_used - earlier.prefetch_used,
+            prefetch_used_bytes: self.prefetch_used_bytes - earlier.prefetch_used_bytes,
             disk_wait_us: self.disk_wait_us - earlier.disk_wait_us,
             arrange_us: self.arrange_us - earlier.arrange_us,
         }
@@ -144,6 +160,11 @@ pub struct ExpertStore {
     pub(crate) misses: u64,
     /// Per record: visits that named it.
     pub(crate) uses: Vec<u32>,
+    pub(crate) ahead: Ahead,
+    /// When the pass before this one began, if it was one of a single token.
+    decode_pass_began: Option<Instant>,
+    /// The layer that is being visited again and again.
+    held_layer: Option<u32>,
     evictions: u64,
     notices: Vec<String>,
 }
@@ -160,6 +181,7 @@ impl ExpertStore {
         let Parts { loader, slots, prefault, places, notices } = config.parts(&geometry)?;
         let policy = config.policy.unwrap_or_else(|| PolicyKind::DEFAULT.build(slots.len(), &expert_counts));
         let expert_count_max = expert_counts.iter().copied().max().unwrap_or(0);
+        let ahead = Ahead::new(slots.len(), config.read_ahead, expert_count_max, config.prefetch);
         Ok(Self {
             free_slots: (0..slots.len()).rev().collect(),
             slot_of_record: vec![None; geometry.record_count()],
@@ -175,9 +197,32 @@ impl ExpertStore {
             clock: 0,
             hits: 0,
             misses: 0,
+            ahead,
+            decode_pass_began: None,
+            held_layer: None,
             evictions: 0,
             notices,
         })
+    }
+
+    /// Says that a forward pass of `rows` tokens begins; the time between two passes of one token is that of a token.
+    pub fn begin_pass(&mut self, rows: usize) {
+        let now = Instant::now();
+        let began = std::mem::replace(&mut self.decode_pass_began, (rows == 1).then_some(now));
+        if let Some(began) = began {
+            self.ahead.governor.token(now.duration_since(began));
+        }
+    }
+
+    /// Whether it is worth finding out which experts the next layer will probably need.
+    pub fn wants_prefetch(&self) -> bool {
+        self.residency != Residency::Resident && self.ahead.governor.wanted()
+    }
+
+    /// Says that `layer` will be visited again before any other: until the next call its records stay, as far as others
+    /// can give way. Changes no result, only what is read twice.
+    pub fn hold_layer(&mut self, layer: Option<usize>) {
+        self.held_layer = layer.map(|layer| layer as u32);
     }
 
     /// Layout and numbering of the records.
@@ -222,6 +267,10 @@ impl ExpertStore {
             device_bytes_read: read.device_bytes,
             read_retries: read.retries,
             records_read_again: load.records_read_again,
+            prefetched: self.ahead.statistics.records,
+            prefetched_bytes: self.ahead.statistics.bytes,
+            prefetch_used: self.ahead.statistics.used,
+            prefetch_used_bytes: self.ahead.statistics.used_bytes,
             disk_wait_us: read.wait_us,
             arrange_us: load.arrange_us,
         }
@@ -276,23 +325,45 @@ impl ExpertStore {
         if let Some(slot) = self.free_slots.pop() {
             return Some(slot);
         }
-        let slots = &self.slots;
-        let slot = self.policy.victim(key.layer, &|slot| slots.is_evictable(slot))?;
+        let slot = self.victim(key.layer)?;
         let evicted = self.slots.evict(slot);
+        self.ahead.unused[slot] = false;
         self.forget(evicted, slot);
         self.evictions += 1;
         Some(slot)
     }
 
+    /// Whose record gives way for one of `layer`. While a layer is held, it loses records only when no other layer can
+    /// give any: first those beyond a layer's share, then those of the layers visited last, whose turn is furthest away.
+    fn victim(&mut self, layer: u32) -> Option<usize> {
+        let (slots, policy) = (&self.slots, &mut self.policy);
+        let Some(held) = self.held_layer else {
+            return policy.victim(layer, &|slot| slots.is_evictable(slot));
+        };
+        let is_of = |slot: usize, layer: u32| slots.key(slot).is_some_and(|key| key.layer == layer);
+        if let Some(slot) = policy.victim(layer, &|slot| slots.is_evictable(slot) && !is_of(slot, held)) {
+            return Some(slot);
+        }
+        let layers = self.geometry.layer_count() as u32;
+        let earlier = (1..layers).map(|distance| (held + layers - distance) % layers);
+        for other in earlier {
+            let may_go = |slot: usize| slots.is_evictable(slot) && is_of(slot, other);
+            if let Some(slot) = policy.victim(other, &may_go) {
+                return Some(slot);
+            }
+        }
+        policy.victim(layer, &|slot| slots.is_evictable(slot))
+    }
+
     /// Hands the memory of `slot` to a read of `key`.
-    pub(crate) fn start_load(&mut self, key: ExpertKey, slot: usize, position: usize, stamp: u64) {
+    pub(crate) fn start_load(&mut self, key: ExpertKey, slot: usize, stamp: u64) {
         if let Some(prefault) = &self.prefault {
             prefault.reached(slot, self.slots.len());
         }
         let memory = self.slots.begin_load(slot, key);
         self.slot_of_record[self.geometry.record_index(key)] = Some(slot as u32);
         self.policy.inserted(slot, key, stamp);
-        self.loader.start(key, Destination { slot, position }, memory);
+        self.loader.start(key, Destination { slot }, memory);
     }
 
     /// The bytes of the record in `slot`, which is pinned.
@@ -306,6 +377,7 @@ impl ExpertStore {
     /// Takes back the memory of a load that gave no record.
     pub(crate) fn abandon(&mut self, key: ExpertKey, slot: usize, memory: Option<SlotMemory>) {
         self.slots.abandon(slot, memory);
+        self.ahead.unused[slot] = false;
         self.forget(key, slot);
         if self.residency != Residency::Resident {
             self.free_slots.push(slot);

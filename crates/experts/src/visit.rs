@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Every requested expert is either handed out once or reported by exactly one error; after an error the others are still
-//! to be had. Dropping a visit waits for its reads and unpins everything, so between visits nothing is in flight.
+//! to be had. Dropping a visit waits for its reads and unpins everything; reads ahead of need go on.
 
 use coldpress_workers::Team;
 
@@ -15,9 +15,10 @@ use crate::error::ExpertError;
 use crate::geometry::ExpertKey;
 use crate::loader::{Destination, Landed};
 use crate::record::RecordRef;
+use crate::slots::SlotState;
 use crate::store::ExpertStore;
 
-/// A record that is pinned for the visit.
+/// A requested record and its slot: pinned, or being read.
 #[derive(Clone, Copy, Debug)]
 struct Pinned {
     position: usize,
@@ -31,6 +32,8 @@ pub(crate) struct VisitState {
     experts: Vec<u32>,
     /// Positions not yet reading, the next one last.
     pending: Vec<usize>,
+    /// Positions whose records are being read.
+    awaited: Vec<Pinned>,
     ready: Vec<Pinned>,
     handed_out: Vec<Pinned>,
     errors: Vec<ExpertError>,
@@ -47,6 +50,7 @@ impl VisitState {
             layer: 0,
             experts: Vec::with_capacity(expert_count_max),
             pending: Vec::with_capacity(expert_count_max),
+            awaited: Vec::with_capacity(expert_count_max),
             ready: Vec::with_capacity(expert_count_max),
             handed_out: Vec::with_capacity(expert_count_max),
             errors: Vec::new(),
@@ -94,6 +98,16 @@ impl<'s> Visit<'s> {
         loop {
             let visit = &store.visit;
             let nothing_ready = visit.ready.is_empty() && visit.errors.is_empty();
+            let nothing_left = visit.awaited.is_empty() && visit.pending.is_empty();
+            if nothing_ready && nothing_left {
+                return Ok(None);
+            }
+            let stuck = visit.awaited.is_empty() && store.loader.in_flight() == 0;
+            assert!(
+                !(nothing_ready && stuck),
+                "policy {} frees no slot although none is in use",
+                store.policy.name()
+            );
             store.land(nothing_ready, Some(team))?;
             let visit = &mut store.visit;
             if let Some(error) = visit.errors.pop() {
@@ -103,12 +117,19 @@ impl<'s> Visit<'s> {
                 std::mem::swap(&mut visit.ready, &mut visit.handed_out);
                 return Ok(Some(Ready { store }));
             }
-            if store.loader.in_flight() == 0 {
-                let left = store.visit.pending.len();
-                assert!(left == 0, "policy {} frees no slot although none is in use", store.policy.name());
-                return Ok(None);
-            }
         }
+    }
+
+    /// Names experts of another layer that will probably be needed soon, the most probable first. They are read when
+    /// nothing that is needed waits, also after the end of the visit; what was named before and not begun is forgotten.
+    pub fn prefetch(&mut self, layer: usize, experts: impl DoubleEndedIterator<Item = u32>) {
+        let store = &mut *self.store;
+        store.ahead.wanted.clear();
+        let count = store.geometry.expert_count(layer) as u32;
+        let keys = experts.rev().filter(|&expert| expert < count);
+        store.ahead.wanted.extend(keys.map(|expert| ExpertKey { layer: layer as u32, expert }));
+        // A read that cannot start now is no failure: nobody waits for it.
+        let _ = store.start_loads();
     }
 }
 
@@ -190,15 +211,22 @@ impl ExpertStore {
             match self.slot_of_record[record] {
                 Some(slot) => {
                     let slot = slot as usize;
-                    self.slots.pin(slot);
+                    let bytes = self.geometry.layer(layer as usize).used_bytes;
                     self.policy.used(slot, visit.first_stamp + position as u64);
-                    visit.ready.push(Pinned { position, slot });
+                    if self.slots.state(slot) == SlotState::Loading {
+                        self.ahead.in_flight -= 1;
+                        visit.awaited.push(Pinned { position, slot });
+                    } else {
+                        self.slots.pin(slot);
+                        visit.ready.push(Pinned { position, slot });
+                    }
+                    self.ahead.used(slot, bytes);
                 }
                 None => visit.pending.push(position),
             }
         }
         self.hits += visit.ready.len() as u64;
-        self.misses += visit.pending.len() as u64;
+        self.misses += (visit.pending.len() + visit.awaited.len()) as u64;
         let loader = &self.loader;
         let (experts, layer) = (&visit.experts, visit.layer);
         visit.pending.sort_unstable_by_key(|position| {
@@ -214,25 +242,58 @@ impl ExpertStore {
             let key = self.visit.key(position);
             let Some(slot) = self.acquire_slot(key) else { break };
             self.visit.pending.pop();
-            self.start_load(key, slot, position, self.visit.first_stamp + position as u64);
+            self.visit.awaited.push(Pinned { position, slot });
+            self.start_load(key, slot, self.visit.first_stamp + position as u64);
+        }
+        if self.visit.pending.is_empty() {
+            self.start_ahead();
         }
         self.loader.submit()
+    }
+
+    /// Starts to read what will probably be needed, as far as needed reads leave room.
+    fn start_ahead(&mut self) {
+        while self.ahead.in_flight < self.ahead.in_flight_max
+            && self.loader.has_room()
+            && let Some(key) = self.ahead.wanted.pop()
+        {
+            if self.slot_of_record[self.geometry.record_index(key)].is_some() {
+                continue;
+            }
+            let Some(slot) = self.acquire_slot(key) else { break };
+            let bytes = self.geometry.layer(key.layer as usize).used_bytes;
+            self.ahead.in_flight += 1;
+            self.ahead.unused[slot] = true;
+            self.ahead.statistics.records += 1;
+            self.ahead.statistics.bytes += bytes as u64;
+            self.start_load(key, slot, self.clock);
+        }
     }
 
     /// Takes what has arrived into the slots; with `wait` at least one record, if any is in flight. Without a team
     /// everything that comes back is discarded. New reads start between one record and the next.
     fn land(&mut self, wait: bool, team: Option<&Team<'_>>) -> Result<(), ExpertError> {
         let mut landed = self.loader.next_landed(wait, &self.geometry, team)?;
-        while let Some(Landed { key, destination: Destination { slot, position }, memory, result }) = landed {
+        while let Some(Landed { key, destination: Destination { slot }, memory, result }) = landed {
+            let awaited = self.visit.awaited.iter().position(|awaited| awaited.slot == slot);
+            let awaited = awaited.map(|at| self.visit.awaited.swap_remove(at));
+            if awaited.is_none() {
+                self.ahead.in_flight -= 1;
+            }
             match result {
                 Ok(()) => {
                     self.slots.land(slot, memory);
-                    self.slots.pin(slot);
-                    self.visit.ready.push(Pinned { position, slot });
+                    if let Some(requested) = awaited {
+                        self.slots.pin(slot);
+                        self.visit.ready.push(requested);
+                    }
                 }
                 Err(error) => {
                     self.abandon(key, slot, memory);
-                    self.visit.errors.push(error);
+                    // What fails when nobody waits for it is tried again when somebody does.
+                    if awaited.is_some() {
+                        self.visit.errors.push(error);
+                    }
                 }
             }
             self.start_loads()?;
@@ -255,12 +316,13 @@ impl ExpertStore {
     /// Fails when the reader is broken and keeps the memory of its reads.
     fn close_visit(&mut self) -> Result<(), ExpertError> {
         self.visit.pending.clear();
+        self.ahead.wanted.clear();
         self.release_handed_out();
         while let Some(pinned) = self.visit.ready.pop() {
             self.slots.unpin(pinned.slot);
         }
         let mut closed = Ok(());
-        while self.loader.in_flight() > 0 && closed.is_ok() {
+        while !self.visit.awaited.is_empty() && closed.is_ok() {
             closed = self.land(true, None);
         }
         self.visit.errors.clear();

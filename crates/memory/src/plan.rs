@@ -16,6 +16,8 @@ use crate::{Bytes, Purpose};
 
 /// Prefill chunks are not made shorter than this many tokens: below it every expert is read for a handful of rows.
 pub const CHUNK_TOKENS_MINIMUM: u32 = 32;
+/// A chunk of several blocks takes at most one part in this many from the expert slots.
+const LONG_CHUNK_SHARE: u64 = 16;
 /// A context that nobody asked for is not made shorter than this many tokens.
 pub const CONTEXT_MINIMUM: u32 = 512;
 
@@ -64,6 +66,10 @@ pub struct PlanInput {
     pub scratch_fixed: Bytes,
     /// Scratch per token of a prefill chunk.
     pub scratch_per_chunk_token: Bytes,
+    /// Scratch per token of a block: as much of a chunk as passes one operation together.
+    pub scratch_per_block_token: Bytes,
+    /// Tokens of a block at most.
+    pub block_tokens: u32,
     /// Tokens of a prefill chunk if there is room.
     pub chunk_tokens_wanted: u32,
     /// The chunk is not made shorter than this; usually [`CHUNK_TOKENS_MINIMUM`].
@@ -115,8 +121,10 @@ impl PlanInput {
 
     /// Scratch for a chunk of `chunk_tokens` tokens.
     pub fn scratch_at(&self, chunk_tokens: u32) -> Bytes {
+        let block_tokens = u64::from(chunk_tokens.min(self.block_tokens));
         self.scratch_fixed
             .saturating_add(self.scratch_per_chunk_token.saturating_mul(u64::from(chunk_tokens)))
+            .saturating_add(self.scratch_per_block_token.saturating_mul(block_tokens))
     }
 
     /// Memory of `slot_count` slots: one buffer, in whole pages.
@@ -148,6 +156,18 @@ impl PlanInput {
         }
         let page = self.page_bytes.max(1);
         (room.0 / page * page / record).min(self.slots_maximum())
+    }
+
+    /// Whether a chunk beyond one block leaves the slots what they need. The memory it takes saves reads in prefill and
+    /// costs hits in decode, so it may take a small part of what the slots have; a chunk that was asked for always may.
+    fn is_worth_its_chunk(&self, chunk_tokens: u32, slot_count: u64) -> bool {
+        if chunk_tokens <= self.block_tokens.max(self.chunk_tokens_minimum)
+            || slot_count == self.records_total()
+        {
+            return true;
+        }
+        let extra = self.scratch_at(chunk_tokens).saturating_sub(self.scratch_at(self.block_tokens));
+        extra.saturating_mul(LONG_CHUNK_SHARE) <= self.slots_at(slot_count)
     }
 
     /// Everything but the slots.
@@ -278,7 +298,7 @@ impl fmt::Display for PlanNote {
 /// Divides the budget, or says what is missing.
 ///
 /// Of the contexts and chunks allowed, the longest context wins, then the longest chunk that leaves the minimum of
-/// slots; the slots take the rest, up to one per record (or up to the warm share when `cold_fraction` is given).
+/// slots (and, beyond one block, nearly all of them); the slots take the rest, up to one per record (or up to the warm share when `cold_fraction` is given).
 pub fn plan(input: &PlanInput) -> Result<Plan, DoesNotFit> {
     for context in input.contexts() {
         for chunk_tokens in input.chunks() {
@@ -286,7 +306,7 @@ pub fn plan(input: &PlanInput) -> Result<Plan, DoesNotFit> {
                 continue;
             };
             let slot_count = input.slots_in(room);
-            if slot_count >= input.slots_minimum() {
+            if slot_count >= input.slots_minimum() && input.is_worth_its_chunk(chunk_tokens, slot_count) {
                 return Ok(divide(input, context, chunk_tokens, slot_count));
             }
         }
@@ -319,7 +339,7 @@ fn divide(input: &PlanInput, context: u32, chunk_tokens: u32, slot_count: u64) -
     if context < input.context {
         plan.notes.push(PlanNote::ContextShortened { from: input.context, to: context });
     }
-    if chunk_tokens < input.chunk_tokens_wanted {
+    if chunk_tokens < input.chunk_tokens_wanted.min(input.block_tokens) {
         plan.notes.push(PlanNote::ChunkShortened { from: input.chunk_tokens_wanted, to: chunk_tokens });
     }
     plan

@@ -18,6 +18,8 @@ fn mixtral_like() -> PlanInput {
         context_minimum: 512,
         scratch_fixed: Bytes::from_mib(10),
         scratch_per_chunk_token: Bytes::from_kib(72),
+        scratch_per_block_token: Bytes::ZERO,
+        block_tokens: u32::MAX,
         chunk_tokens_wanted: 2048,
         chunk_tokens_minimum: 32,
         read_ring: Bytes::from_mib(16),

@@ -32,6 +32,8 @@ prop_compose! {
             context_minimum: context.2,
             scratch_fixed: Bytes(scratch.0),
             scratch_per_chunk_token: Bytes(scratch.1),
+            scratch_per_block_token: Bytes::ZERO,
+            block_tokens: u32::MAX,
             chunk_tokens_wanted: chunk.0,
             chunk_tokens_minimum: chunk.1,
             read_ring: Bytes(read_ring),

@@ -1,5 +1,7 @@
 //! The attention half of a layer: norm, projections, rotation, cache write, attention, output projection, residual.
 
+use std::ops::Range;
+
 use coldpress_kernels::attention::{Attention, AttentionShape, attention};
 use coldpress_kernels::vector::{self, RopeRows};
 use coldpress_kernels::{Kernels, MatmulJob, matmul};
@@ -10,18 +12,19 @@ use crate::scratch::{Scratch, rows_per_part};
 use crate::spec::{AttentionSpec, LinearSpec, RopePairing, VectorHandle};
 
 impl Model {
-    /// Adds the attention of `layer` to the residual stream of the first `rows` rows and fills the caches.
+    /// Adds the attention of `layer` to the residual stream of the rows of a block and fills the caches.
     pub(crate) fn attend(
         &self,
         engine: &mut ForwardEngine<'_, '_>,
         segments: &mut [Segment<'_>],
         layer: usize,
-        rows: usize,
+        block: &Range<usize>,
     ) {
+        let rows = block.len();
         let spec = &self.spec.layers[layer].attention;
-        self.project(engine, layer, rows);
-        self.rotate(engine, spec, rows);
-        self.attend_segments(engine, spec, segments, layer);
+        self.project(engine, layer, block);
+        self.rotate(engine, spec, block);
+        self.attend_segments(engine, spec, segments, layer, block);
 
         let hidden = self.spec.hidden;
         let query_width = spec.shape.query_row_len();
@@ -32,16 +35,18 @@ impl Model {
         let weights = self.weights.matrix(spec.output.weight);
         matmul(team, kernels, &mut [MatmulJob::new(weights, input.rows(0, rows, query_width), out)]);
         self.add_bias(team, spec.output, out);
-        vector::add_assign(team, kernels, &mut residual.as_mut_slice_of::<f32>()[..rows * hidden], out);
+        let residual = &mut residual.as_mut_slice_of::<f32>()[block.start * hidden..block.end * hidden];
+        vector::add_assign(team, kernels, residual, out);
     }
 
-    fn project(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, rows: usize) {
+    fn project(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, block: &Range<usize>) {
+        let rows = block.len();
         let hidden = self.spec.hidden;
         let (team, kernels) = (engine.team, engine.kernels);
         let norm = self.weights.vector(self.spec.layers[layer].attention_norm);
         let spec = &self.spec.layers[layer].attention;
         let Scratch { residual, input, query, key, value, .. } = &mut *engine.scratch;
-        let residual = &residual.as_slice_of::<f32>()[..rows * hidden];
+        let residual = &residual.as_slice_of::<f32>()[block.start * hidden..block.end * hidden];
         input.norm(team, kernels, residual, norm, self.spec.norm_epsilon);
         let input = input.rows(0, rows, hidden);
         let query = &mut query.as_mut_slice_of::<f32>()[..rows * spec.shape.query_row_len()];
@@ -74,14 +79,15 @@ impl Model {
     }
 
     /// Per-head norms and rotary embedding of queries and keys.
-    fn rotate(&self, engine: &mut ForwardEngine<'_, '_>, spec: &AttentionSpec, rows: usize) {
+    fn rotate(&self, engine: &mut ForwardEngine<'_, '_>, spec: &AttentionSpec, block: &Range<usize>) {
+        let rows = block.len();
         let half = self.inverse_frequencies.len();
         let Scratch { query, key, cosines, sines, .. } = &mut *engine.scratch;
         let table = RopeRows {
             head_dim: spec.shape.head_dim,
             rotary_dims: self.spec.rope.dimensions,
-            cosines: &cosines.as_slice_of::<f32>()[..rows * half],
-            sines: &sines.as_slice_of::<f32>()[..rows * half],
+            cosines: &cosines.as_slice_of::<f32>()[block.start * half..block.end * half],
+            sines: &sines.as_slice_of::<f32>()[block.start * half..block.end * half],
         };
         let rotate = match self.spec.rope.pairing {
             RopePairing::HalfSplit => vector::rope_half_split,
@@ -113,19 +119,25 @@ impl Model {
         spec: &AttentionSpec,
         segments: &mut [Segment<'_>],
         layer: usize,
+        block: &Range<usize>,
     ) {
         let query_width = spec.shape.query_row_len();
         let kv_width = spec.shape.kv_row_len();
         let Scratch { input, query, key, value, attention: scratch, .. } = &mut *engine.scratch;
-        let mut first_row = 0;
+        let mut segment_start = 0;
         for segment in segments {
-            let count = segment.tokens.len();
-            let rows = first_row..first_row + count;
+            let segment_end = segment_start + segment.tokens.len();
+            let part = block.start.max(segment_start)..block.end.min(segment_end);
+            let first_position = segment.cache.len() + part.start.saturating_sub(segment_start);
+            segment_start = segment_end;
+            if part.is_empty() {
+                continue;
+            }
+            let rows = part.start - block.start..part.end - block.start;
             let kv = rows.start * kv_width..rows.end * kv_width;
             let keys = &key.as_slice_of::<f32>()[kv.clone()];
             let values = &value.as_slice_of::<f32>()[kv];
-            segment.cache.write(engine.team, engine.kernels, layer, keys, values);
-            let first_position = segment.cache.len();
+            segment.cache.write(engine.team, engine.kernels, layer, first_position, keys, values);
             let queries = rows.start * query_width..rows.end * query_width;
             attention(
                 engine.team,
@@ -134,7 +146,7 @@ impl Model {
                     shape: spec.shape,
                     query: &query.as_slice_of::<f32>()[queries.clone()],
                     first_position,
-                    cache: segment.cache.rows(layer, first_position + count),
+                    cache: segment.cache.rows(layer, first_position + rows.len()),
                     window: None,
                     sinks: None,
                     scale: spec.scale,
@@ -142,7 +154,6 @@ impl Model {
                     scratch: scratch.as_mut_slice_of::<f32>(),
                 },
             );
-            first_row += count;
         }
     }
 }

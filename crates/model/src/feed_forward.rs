@@ -4,6 +4,8 @@
 //! goes to its own place in `pairs`, and the sum runs in router-rank order afterwards. So neither the cache nor the disk
 //! can change a bit of the answer.
 
+use std::ops::Range;
+
 use arrayvec::ArrayVec;
 use coldpress_experts::{ExpertStore, RecordRef};
 use coldpress_kernels::{GatedJob, MatmulJob, gated, matmul, vector};
@@ -18,6 +20,12 @@ use crate::times::Phase;
 /// Experts that compute in one parallel region.
 const EXPERTS_AT_ONCE: usize = 16;
 
+/// Which rows of which layer are computed.
+struct Place {
+    layer: usize,
+    block: Range<usize>,
+}
+
 /// An expert that is ready to compute: its weights and the rows of `pairs` it fills.
 struct Work<'a> {
     record: RecordRef<'a>,
@@ -25,41 +33,41 @@ struct Work<'a> {
 }
 
 impl Model {
-    /// Adds the feed-forward block of `layer` to the residual stream of the first `rows` rows.
+    /// Adds the feed-forward half of `layer` to the residual stream of the rows of a block.
     pub(crate) fn feed_forward(
         &mut self,
         engine: &mut ForwardEngine<'_, '_>,
         layer: usize,
-        rows: usize,
+        block: &Range<usize>,
     ) -> Result<(), ModelError> {
-        self.norm_input(engine, layer, rows);
+        let rows = block.len();
+        self.norm_input(engine, layer, block);
         let mut routing = self.take_routing();
         let result = match &self.spec.layers[layer].feed_forward {
             FeedForwardSpec::Dense(dense) => {
                 self.gated(engine, dense, rows);
                 Ok(())
             }
-            FeedForwardSpec::Moe(moe) => self.mixture(engine, moe, &mut routing, rows),
+            FeedForwardSpec::Moe(moe) => {
+                let place = Place { layer, block: block.clone() };
+                self.mixture(engine, moe, &mut routing, place)
+            }
         };
         self.put_routing(routing);
         result?;
-        let elements = rows * self.spec.hidden;
+        let hidden = self.spec.hidden;
         let Scratch { residual, block_out, .. } = &mut *engine.scratch;
-        let block_out = &block_out.as_slice_of::<f32>()[..elements];
-        vector::add_assign(
-            engine.team,
-            engine.kernels,
-            &mut residual.as_mut_slice_of::<f32>()[..elements],
-            block_out,
-        );
+        let residual = &mut residual.as_mut_slice_of::<f32>()[block.start * hidden..block.end * hidden];
+        let block_out = &block_out.as_slice_of::<f32>()[..rows * hidden];
+        vector::add_assign(engine.team, engine.kernels, residual, block_out);
         Ok(())
     }
 
-    fn norm_input(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, rows: usize) {
+    fn norm_input(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, block: &Range<usize>) {
         let hidden = self.spec.hidden;
         let norm = self.weights.vector(self.spec.layers[layer].feed_forward_norm);
         let Scratch { residual, input, .. } = &mut *engine.scratch;
-        let residual = &residual.as_slice_of::<f32>()[..rows * hidden];
+        let residual = &residual.as_slice_of::<f32>()[block.start * hidden..block.end * hidden];
         input.norm(engine.team, engine.kernels, residual, norm, self.spec.norm_epsilon);
     }
 
@@ -83,14 +91,15 @@ impl Model {
         engine: &mut ForwardEngine<'_, '_>,
         moe: &MoeSpec,
         routing: &mut Routing,
-        rows: usize,
+        place: Place,
     ) -> Result<(), ModelError> {
+        let rows = place.block.len();
         self.route(engine, moe, routing, rows);
         routing.record(moe.store_layer);
         engine.clock.lap(Phase::Dense);
         let store = engine.experts.take().expect("a model with MoE blocks runs with an expert store");
         let before = store.statistics();
-        let result = self.routed(engine, store, moe, routing, rows);
+        let result = self.routed(engine, store, moe, routing, &place);
         engine.clock.lap_experts(&before, &store.statistics());
         engine.experts = Some(store);
         result?;
@@ -114,10 +123,17 @@ impl Model {
         engine: &mut ForwardEngine<'_, '_>,
         store: &mut ExpertStore,
         moe: &MoeSpec,
-        routing: &Routing,
-        rows: usize,
+        routing: &mut Routing,
+        place: &Place,
     ) -> Result<(), ModelError> {
+        let rows = place.block.len();
+        let prefetch = rows == 1 && store.wants_prefetch();
         let mut visit = store.begin(moe.store_layer, &routing.experts)?;
+        if prefetch && let Some((layer, next)) = self.next_mixture(place.layer) {
+            self.guess(engine, layer, next, routing, place);
+            visit.prefetch(next.store_layer, routing.guess.iter().map(|choice| choice.expert));
+        }
+        let routing = &*routing;
         engine.clock.lap(Phase::Experts);
         match &moe.shared {
             Some(shared) => self.shared_expert(engine, shared, rows),
@@ -140,6 +156,38 @@ impl Model {
             self.experts(engine, moe, routing, rows, &work);
         }
         Ok(())
+    }
+
+    /// The next layer with routed experts.
+    fn next_mixture(&self, layer: usize) -> Option<(usize, &MoeSpec)> {
+        let later = self.spec.layers.iter().enumerate().skip(layer + 1);
+        later.into_iter().find_map(|(layer, spec)| match &spec.feed_forward {
+            FeedForwardSpec::Moe(moe) => Some((layer, moe)),
+            FeedForwardSpec::Dense(_) => None,
+        })
+    }
+
+    /// What the router of a later layer would choose if the hidden state did not change until then: most of what it does
+    /// choose, because every layer adds little to the residual stream.
+    fn guess(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        layer: usize,
+        moe: &MoeSpec,
+        routing: &mut Routing,
+        place: &Place,
+    ) {
+        let hidden = self.spec.hidden;
+        let (team, kernels) = (engine.team, engine.kernels);
+        let norm = self.weights.vector(self.spec.layers[layer].feed_forward_norm);
+        let Scratch { residual, gathered, router, .. } = &mut *engine.scratch;
+        let row = &residual.as_slice_of::<f32>()[place.block.start * hidden..place.block.end * hidden];
+        // Free until the experts compute, and those of a single row do not gather.
+        gathered.norm(team, kernels, row, norm, self.spec.norm_epsilon);
+        let logits = &mut router.as_mut_slice_of::<f32>()[..moe.router.experts];
+        let weights = self.weights.matrix(moe.router.weight);
+        matmul(team, kernels, &mut [MatmulJob::new(weights, gathered.rows(0, 1, hidden), &mut *logits)]);
+        routing.guess(team, kernels, &moe.router, logits);
     }
 
     /// The shared expert of the prepared input into `block_out`.

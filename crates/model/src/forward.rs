@@ -1,10 +1,11 @@
 //! The forward pass: a batch of sequence segments through every layer, layer-major.
 //!
-//! All rows of a call pass layer L before any passes L + 1, so each routed expert is read at most once per layer and call.
+//! All rows of a call pass layer L before any passes L + 1, in blocks of some hundred rows that share the experts in memory.
 //! A row's result does not depend on the rows beside it: every operation is row-wise or visits keys in position order,
 //! expert results are stored per (row, rank) and summed in router-rank order whatever order the experts arrived in.
 //! Next: `attend.rs` and `feed_forward.rs` (the two halves of a layer).
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use coldpress_experts::{ExpertStore, RoutingTrace};
@@ -14,8 +15,8 @@ use coldpress_workers::Team;
 use crate::error::ModelError;
 use crate::kv::KvCache;
 use crate::route::Routing;
-use crate::scratch::{Scratch, rows_per_part};
-use crate::spec::ModelSpec;
+use crate::scratch::{BLOCK_ROWS, Scratch, rows_per_part};
+use crate::spec::{FeedForwardSpec, ModelSpec};
 use crate::times::{Phase, PhaseClock};
 use crate::weights::DenseWeights;
 
@@ -110,17 +111,14 @@ impl Model {
             engine.scratch.shape.rows
         );
         self.check(segments)?;
+        if let Some(store) = engine.experts.as_deref_mut() {
+            store.begin_pass(rows);
+        }
         self.embed(engine, segments);
         self.position_tables(engine.scratch, segments);
         let layers = self.spec.layers.len();
         for layer in 0..layers {
-            engine.clock.lap(Phase::Host);
-            self.attend(engine, segments, layer, rows);
-            self.check_finite(engine, rows, layer, "attention")?;
-            engine.clock.lap(Phase::Attention);
-            self.feed_forward(engine, layer, rows)?;
-            self.check_finite(engine, rows, layer, "feed-forward")?;
-            engine.clock.lap(Phase::Dense);
+            self.layer(engine, segments, layer, rows)?;
             if !observer.layer_done(layer, layers) {
                 return Err(ModelError::Cancelled);
             }
@@ -130,6 +128,37 @@ impl Model {
             segment.cache.commit(segment.tokens.len());
         }
         Ok(())
+    }
+
+    /// One layer for all rows, block by block: what a layer computes between its halves is held for one block only. The
+    /// experts that one block has read stay for the next ones.
+    fn layer(
+        &mut self,
+        engine: &mut ForwardEngine<'_, '_>,
+        segments: &mut [Segment<'_>],
+        layer: usize,
+        rows: usize,
+    ) -> Result<(), ModelError> {
+        for first in (0..rows).step_by(BLOCK_ROWS) {
+            let block = first..rows.min(first + BLOCK_ROWS);
+            self.hold_experts(engine, layer, block.end < rows);
+            engine.clock.lap(Phase::Host);
+            self.attend(engine, segments, layer, &block);
+            self.check_finite(engine, &block, layer, "attention")?;
+            engine.clock.lap(Phase::Attention);
+            self.feed_forward(engine, layer, &block)?;
+            self.check_finite(engine, &block, layer, "feed-forward")?;
+            engine.clock.lap(Phase::Dense);
+        }
+        Ok(())
+    }
+
+    /// Lets the store know whether more blocks of this layer follow.
+    fn hold_experts(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, more_blocks: bool) {
+        let FeedForwardSpec::Moe(moe) = &self.spec.layers[layer].feed_forward else { return };
+        if let Some(store) = engine.experts.as_deref_mut() {
+            store.hold_layer(more_blocks.then_some(moe.store_layer));
+        }
     }
 
     fn check(&self, segments: &[Segment<'_>]) -> Result<(), ModelError> {
@@ -183,11 +212,13 @@ impl Model {
     fn check_finite(
         &self,
         engine: &ForwardEngine<'_, '_>,
-        rows: usize,
+        block: &Range<usize>,
         layer: usize,
         stage: &'static str,
     ) -> Result<(), ModelError> {
-        let residual = &engine.scratch.residual.as_slice_of::<f32>()[..rows * self.spec.hidden];
+        let hidden = self.spec.hidden;
+        let residual =
+            &engine.scratch.residual.as_slice_of::<f32>()[block.start * hidden..block.end * hidden];
         let finite = all_finite(engine.team, residual);
         if finite { Ok(()) } else { Err(ModelError::NotFinite { layer, stage }) }
     }

@@ -119,17 +119,19 @@ impl KvCache {
         self.length += count;
     }
 
-    /// Stores `keys` and `values` (rows of the layer's width) at positions from [`Self::len`] on.
+    /// Stores `keys` and `values` (rows of the layer's width) at positions from `position` on, which is not below
+    /// [`Self::len`].
     pub(crate) fn write(
         &mut self,
         team: &Team<'_>,
         kernels: Kernels,
         layer: usize,
+        position: usize,
         keys: &[f32],
         values: &[f32],
     ) {
         let LayerPlace { row, start } = self.layers[layer];
-        let keys_at = start + self.length * row;
+        let keys_at = start + position * row;
         let values_at = keys_at + self.context * row;
         match self.kv_type {
             KvType::F32 => {

@@ -24,7 +24,7 @@ pub use error::ModelError;
 pub use families::{describe, family_names};
 pub use forward::{ForwardEngine, ForwardObserver, LogitsWanted, Model, Segment};
 pub use kv::{KvCache, KvType, kv_bytes_per_token};
-pub use scratch::{Scratch, ScratchCost, ScratchShape, scratch_cost};
+pub use scratch::{BLOCK_ROWS, Scratch, ScratchCost, ScratchShape, scratch_cost};
 pub use spec::*;
 pub use times::{Phase, PhaseClock, PhaseTimes};
 pub use weights::{DenseWeights, TensorReader, largest_piece};

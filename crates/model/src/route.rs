@@ -34,6 +34,8 @@ pub(crate) struct Routing {
     pub starts: Vec<u32>,
     /// Where every choice is written down, if anybody asked.
     pub trace: Option<RoutingTrace>,
+    /// What a later layer will probably choose for a single row, best first.
+    pub guess: Vec<Choice>,
     counts: Vec<u32>,
     last_use: Vec<u32>,
 }
@@ -63,6 +65,14 @@ impl Routing {
             }
         });
         self.group(experts);
+    }
+
+    /// Fills `guess` from the router logits of one row, which are overwritten.
+    pub fn guess(&mut self, team: &Team<'_>, kernels: Kernels, router: &RouterSpec, logits: &mut [f32]) {
+        vector::softmax(team, kernels, logits, router.experts);
+        self.guess.clear();
+        self.guess.resize(router.top_k, Choice::default());
+        choose(router, logits, &mut self.guess);
     }
 
     fn group(&mut self, expert_count: usize) {

@@ -13,6 +13,10 @@ use coldpress_workers::Team;
 use crate::error::ModelError;
 use crate::spec::{FeedForwardSpec, ModelSpec};
 
+/// Rows that pass one operation together. The buffers of a layer are made for this many; more rows of a call come after
+/// each other, layer by layer. Enough for the kernels to compute rather than to read.
+pub const BLOCK_ROWS: usize = 512;
+
 /// How much work one forward call may bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScratchShape {
@@ -24,29 +28,38 @@ pub struct ScratchShape {
     pub threads: usize,
 }
 
-/// Bytes of scratch: a part that is always there and a part for every row. Never less than [`Scratch::new`] takes.
+/// Bytes of scratch: a part that is always there and parts for every row. Never less than [`Scratch::new`] takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScratchCost {
     /// Independent of the number of rows.
     pub fixed: u64,
     /// For every row of a call.
     pub per_row: u64,
+    /// For every row of a block: the rows of a call, at most [`BLOCK_ROWS`].
+    pub per_block_row: u64,
 }
 
-/// Size of one buffer in bytes: `fixed + per_row * rows`.
+/// Size of one buffer in bytes: `fixed + per_row * rows + per_block_row * rows of a block`.
 #[derive(Clone, Copy)]
 struct Need {
     fixed: usize,
     per_row: usize,
+    per_block_row: usize,
 }
 
 impl Need {
+    const NONE: Self = Self { fixed: 0, per_row: 0, per_block_row: 0 };
+
     fn rows(bytes_per_row: usize) -> Self {
-        Self { fixed: 0, per_row: bytes_per_row }
+        Self { per_row: bytes_per_row, ..Self::NONE }
+    }
+
+    fn block_rows(bytes_per_row: usize) -> Self {
+        Self { per_block_row: bytes_per_row, ..Self::NONE }
     }
 
     fn at(self, rows: usize) -> usize {
-        self.fixed + self.per_row * rows
+        self.fixed + self.per_row * rows + self.per_block_row * rows.min(BLOCK_ROWS)
     }
 }
 
@@ -89,26 +102,27 @@ impl Needs {
         let experts = spec.moe_blocks().map(|moe| moe.router.experts).max().unwrap_or(0);
         let top_k = spec.experts_per_token();
         let hidden = spec.hidden;
-        let floats = |count: usize| Need::rows(count * size_of::<f32>());
+        let floats = |count: usize| Need::block_rows(count * size_of::<f32>());
+        let call_floats = |count: usize| Need::rows(count * size_of::<f32>());
         // A batch of experts works on the pairs of one expert at least, and on all experts of a single row.
-        let expert_rows = |need: Need| Need { fixed: need.per_row * top_k, ..need };
+        let expert_rows = |need: Need| Need { fixed: need.per_block_row * top_k, ..need };
         let gathered = if top_k == 0 { 0 } else { hidden };
         Self {
-            residual: floats(hidden),
+            residual: call_floats(hidden),
             input: Prepared::needs(hidden.max(query)),
             query: floats(query),
             key: floats(kv),
             value: floats(kv),
             block_out: floats(hidden),
-            cosines: floats(spec.rope.dimensions / 2),
-            sines: floats(spec.rope.dimensions / 2),
-            attention: Need { fixed: attention_scratch * size_of::<f32>(), per_row: 0 },
+            cosines: call_floats(spec.rope.dimensions / 2),
+            sines: call_floats(spec.rope.dimensions / 2),
+            attention: Need { fixed: attention_scratch * size_of::<f32>(), ..Need::NONE },
             router: floats(experts),
             gathered: Prepared::needs(gathered).map(expert_rows),
             up: expert_rows(floats(inner)),
             inner: Prepared::needs(inner).map(expert_rows),
             pairs: floats(top_k * hidden),
-            logits: Need { fixed: logit_rows * spec.vocabulary * size_of::<f32>(), per_row: 0 },
+            logits: Need { fixed: logit_rows * spec.vocabulary * size_of::<f32>(), ..Need::NONE },
         }
     }
 
@@ -138,7 +152,8 @@ pub fn scratch_cost(spec: &ModelSpec, logit_rows: usize, threads: usize) -> Scra
     let page = sys::page_size();
     let fixed: usize = needs.all().map(|need| need.fixed + page).sum();
     let per_row: usize = needs.all().map(|need| need.per_row).sum();
-    ScratchCost { fixed: fixed as u64, per_row: per_row as u64 }
+    let per_block_row: usize = needs.all().map(|need| need.per_block_row).sum();
+    ScratchCost { fixed: fixed as u64, per_row: per_row as u64, per_block_row: per_block_row as u64 }
 }
 
 /// Activations of some rows as f32 and, where a quantised matrix needs them, as int8 blocks.
@@ -150,7 +165,7 @@ pub(crate) struct Prepared {
 impl Prepared {
     fn needs(columns: usize) -> [Need; 2] {
         let blocks = columns.div_ceil(STEP_COLUMNS) * size_of::<ActivationBlock>();
-        [Need::rows(columns * size_of::<f32>()), Need::rows(blocks)]
+        [Need::block_rows(columns * size_of::<f32>()), Need::block_rows(blocks)]
     }
 
     fn new(ledger: &Ledger, needs: [Need; 2], rows: usize) -> Result<Self, ModelError> {

@@ -10,7 +10,7 @@ use std::path::Path;
 use coldpress_experts::pack::PackConfig;
 use coldpress_experts::{
     ExpertError, ExpertKey, ExpertOffsets, ExpertStore, FileAccess, Geometry, LayerExperts, Projection,
-    READ_AHEAD_DEFAULT, ReaderChoice, Residency, StoreConfig,
+    READ_AHEAD_DEFAULT, ReadAheadMode, ReaderChoice, Residency, StoreConfig,
 };
 use coldpress_formats::SourceFile;
 use coldpress_kernels::{WeightFormat, blocks, pack_rows, packed_bytes};
@@ -174,6 +174,7 @@ impl ExpertSource {
             policy: None,
             read_ahead: READ_AHEAD_DEFAULT,
             split: 1,
+            prefetch: ReadAheadMode::Off,
             access: FileAccess::Direct,
         }
     }

@@ -183,6 +183,7 @@ impl VerifyConfig<'_> {
             policy: None,
             read_ahead: self.read_ahead,
             split: 1,
+            prefetch: crate::ReadAheadMode::Off,
             access: FileAccess::Direct,
         })
     }
