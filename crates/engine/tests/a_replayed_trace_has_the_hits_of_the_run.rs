@@ -8,7 +8,8 @@
 mod common;
 
 use coldpress::{
-    GenerateOptions, LoadConfiguration, POLICIES, PolicyKind, PolicyOrigin, Prefetch, Residency, Silent, Visits,
+    GenerateOptions, LoadConfiguration, POLICIES, PolicyKind, PolicyOrigin, Prefetch, Residency, Silent,
+    Visits,
 };
 
 #[test]
@@ -50,8 +51,12 @@ fn for_every_policy() {
 /// A prompt whose chunk asks for more experts than there are slots: close, but reads have a say.
 #[test]
 fn closely_for_long_chunks() {
-    let configuration =
-        LoadConfiguration::default().residency(Residency::Streamed).slots(64).context(256).threads(2).prefetch(Prefetch::Off);
+    let configuration = LoadConfiguration::default()
+        .residency(Residency::Streamed)
+        .slots(64)
+        .context(256)
+        .threads(2)
+        .prefetch(Prefetch::Off);
     let mut runtime = common::load(&common::demo(), &configuration);
     runtime.start_trace().expect("a model with experts");
     let mut session = runtime.session().expect("a session");

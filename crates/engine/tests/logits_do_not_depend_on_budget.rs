@@ -10,7 +10,7 @@ mod common;
 use std::path::Path;
 
 use coldpress::{
-    Basis, ForceMode, Isa, LoadConfiguration, PackUse, ReaderKind, Residency, Silent, pack_model,
+    Basis, ForceMode, Isa, LoadConfiguration, PackUse, Prefetch, ReaderKind, Residency, Silent, pack_model,
 };
 use common::{Reference, demo, load, logits};
 
@@ -62,6 +62,27 @@ fn check(model: &Path, ids: &[u32], chunks: &[u32]) {
     assert_eq!(compared, SLOTS.len() * 2 * chunks.len() * 2 * 3);
     check_page_cache_modes(model, ids, chunks, &packs, &expected);
     check_ways_of_reading(model, ids, &packs[1], &expected);
+    check_prefetch(model, ids, &packs, &expected);
+}
+
+/// Records read before the router asked: single tokens, so that there is something to guess.
+fn check_prefetch(model: &Path, ids: &[u32], packs: &[PackUse; 2], expected: &[u32]) {
+    for slots in [1, 2, 8, 20] {
+        for pack in packs {
+            for (reader, kind) in ReaderKind::ALL {
+                for (prefetch, mode) in Prefetch::ALL {
+                    let case = configuration(Some(slots)).chunk_tokens(1).pack(pack.clone());
+                    let mut runtime = load(model, &case.reader(kind).prefetch(mode));
+                    let got = bits(&logits(&mut runtime, ids));
+                    assert!(got == expected, "{slots} slots, {pack:?}, {reader}, prefetch {prefetch}");
+                    let counted = runtime.status().experts.expect("a store");
+                    assert!(counted.prefetch_used <= counted.prefetched, "{counted:?}");
+                    assert!(mode != Prefetch::Off || counted.prefetched == 0, "{counted:?}");
+                    assert!(mode != Prefetch::On || slots < 8 || counted.prefetched > 0, "{counted:?}");
+                }
+            }
+        }
+    }
 }
 
 fn check_page_cache_modes(model: &Path, ids: &[u32], chunks: &[u32], packs: &[PackUse; 2], expected: &[u32]) {
@@ -153,6 +174,23 @@ fn over_every_instruction_set_of_this_machine() {
             }
             let got = bits(&logits(&mut load(model, &configuration), ids));
             assert!(got == expected, "{} on {}", isa.name(), model.display());
+        }
+    }
+}
+
+/// More tokens than one block: the blocks of a chunk share the experts of a layer.
+#[test]
+fn with_a_prompt_of_several_blocks() {
+    let ids: Vec<u32> = (0..1100).map(|i| 300 + i * 97 % 7000).collect();
+    let base = LoadConfiguration::default().context(1100);
+    let expected = bits(&logits(&mut load(&demo(), &base.clone().chunk_tokens(100)), &ids));
+    for slots in [1, 8, 40, ALL_SLOTS] {
+        for chunk in [513, 1100] {
+            let case = configuration(Some(slots)).context(1100).chunk_tokens(chunk);
+            assert!(
+                bits(&logits(&mut load(&demo(), &case), &ids)) == expected,
+                "{slots} slots, chunk {chunk}"
+            );
         }
     }
 }

@@ -115,7 +115,7 @@ pub(super) unsafe fn quantized_rows<T: QuantizedTiles, F: QuantizedFormat>(
     let mut rest = rows;
     // A single row reads weights as fast as they come; the processor's own prefetcher sees that.
     let mut next = if rows.len() > row_blocks { span.group_after(group) } else { &[] };
-    let next_per_tile = (next.len() * 8 * row_blocks).div_ceil(rows.len());
+    let next_per_tile = (next.len() * 8 * row_blocks).div_ceil(rows.len().max(1));
     macro_rules! tile {
         ($rows:literal) => {
             quantized_tile::<T, F, $rows>(span, group, weights, first, &rest[..$rows * row_blocks])
