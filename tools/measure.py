@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Median speeds of `coldpress run` on one model, as a Markdown table for docs/performance.md.
 
-usage: tools/measure.py MODEL.gguf [--repeat 5] [--tokens 64] [--prompt-words 11] [--pack FILE] BUDGET [BUDGET ...]
+usage: tools/measure.py MODEL.gguf [--repeat 5] [--tokens 64] [--prompt-words 11] [--pack FILE] [--program FILE] BUDGET [BUDGET ...]
 Each budget is measured without and, with --pack, with a pack; configurations take turns, so that a slow minute of the machine hits all of
 them. The prompt is the beginning of a fixed English text, repeated as needed; generation ignores the end-of-text token.
 """
@@ -14,18 +14,18 @@ parser.add_argument("--repeat", type=int, default=5)
 parser.add_argument("--tokens", type=int, default=64)
 parser.add_argument("--prompt-words", type=int, default=11)
 parser.add_argument("--pack")
+parser.add_argument("--program", default=os.path.join(os.path.dirname(__file__), "../target/release/coldpress"))
 options = parser.parse_args()
 
-program = os.path.join(os.path.dirname(__file__), "../target/release/coldpress")
 words = ("The old house stood at the end of the lane, and the windows were dark. Nobody had lived there since the winter when the river "
          "came over the fields and took the bridge. ").split()
 prompt = " ".join(words[i % len(words)] for i in range(options.prompt_words))
 
 
 def run(budget, pack):
-    command = [program, "run", options.model, "--raw", "--json", "--ignore-eos", "--ctx", "2048", "--max-tokens", str(options.tokens),
+    command = [options.program, "run", options.model, "--raw", "--json", "--ignore-eos", "--ctx", "2048", "--max-tokens", str(options.tokens),
                "--budget", budget, "-p", prompt] + (["--pack", pack] if pack else [])
-    environment = {**os.environ, "COLDPRESS_PRESTACK_CACHE_DIR": "/nonexistent"}
+    environment = {**os.environ, "COLDPRESS_PRESTACK_CACHE_DIR": "/nonexistent", "COLDPRESS_HOTLIST": "0"}
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
 
 

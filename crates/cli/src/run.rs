@@ -202,8 +202,10 @@ fn report(generation: &Generation, status: &Status) -> serde_json::Value {
             "bytes_read": experts.bytes_read,
             "device_bytes_read": experts.device_bytes_read,
             "reads": experts.reads,
-            "prefetched": 0,
-            "prefetch_used": 0,
+            "prefetched": experts.prefetched,
+            "prefetched_bytes": experts.prefetched_bytes,
+            "prefetch_used": experts.prefetch_used,
+            "prefetch_used_bytes": experts.prefetch_used_bytes,
         },
         "time_ms": {
             "disk_wait": disk_wait_ms,
