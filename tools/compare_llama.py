@@ -36,6 +36,7 @@ parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--small")
 parser.add_argument("--program", default=str(ROOT / "target/release/coldpress"))
 parser.add_argument("--as-peer", help=argparse.SUPPRESS)
+parser.add_argument("--runs", type=int, default=0, help=argparse.SUPPRESS)
 options = parser.parse_args()
 
 
@@ -72,7 +73,7 @@ def peer_run(model):
         return int(numpy.ctypeslib.as_array(logits, shape=(size,)).argmax())
 
     prompt = list(ids[:wanted])
-    for _ in range(RUNS_PER_TURN):
+    for _ in range(options.runs or RUNS_PER_TURN):
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
         decode(prompt[:options.depth])
         started = time.perf_counter()
