@@ -75,7 +75,7 @@ pub struct StoreConfig {
     pub policy: Option<Box<dyn EvictionPolicy>>,
     /// Experts in flight at the same time, at least 1; see [`READ_AHEAD_DEFAULT`].
     pub read_ahead: usize,
-    /// Parallel reads that a record of a pack is cut into, 1 to [`SPLIT_MAX`](crate::SPLIT_MAX).
+    /// Parallel reads that a record of a pack is cut into, 1 to [`SPLIT_MAX`].
     pub split: usize,
     /// Whether records are read before a router has asked for them.
     pub prefetch: ReadAheadMode,
