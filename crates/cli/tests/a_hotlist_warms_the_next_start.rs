@@ -19,6 +19,8 @@ fn run(folder: &Path, hotlist: &str) -> (serde_json::Value, String) {
         "256",
         "--max-tokens",
         "24",
+        "--prefetch",
+        "off",
         "--json",
         "-p",
         "The old house stood at the end of the lane, and",
