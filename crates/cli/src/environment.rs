@@ -1,7 +1,7 @@
 //! Environment variables of the program, read once at start. Nothing below the program reads the environment.
 //!
 //! `COLDPRESS_ISA` forces an instruction set; `COLDPRESS_PRESTACK` = 1 writes a model's pack before the first token,
-//! 0 never writes one (an existing pack is used either way); `COLDPRESS_PRESTACK_CACHE_DIR` is where packs live;
+//! lazy fills it with experts as they are first used, 0 never writes one (a complete pack is used in any case); `COLDPRESS_PRESTACK_CACHE_DIR` is where packs live;
 //! `COLDPRESS_FORCE_MODE` = soft or force is how mapped experts are given back; `COLDPRESS_DISK_PROBE` = 0 never measures a
 //! disk at start and forgets earlier measurements.
 //! `COLDPRESS_POLICY` names an eviction policy; `COLDPRESS_HOTLIST` = 0 neither reads nor writes hotlists.
@@ -12,13 +12,24 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use coldpress::{ForceMode, Isa, PackUse};
 
+/// When a model's pack is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prestack {
+    /// Only by `coldpress pack`.
+    Never,
+    /// While the model runs, expert by expert.
+    Lazy,
+    /// Before the first token.
+    Before,
+}
+
 /// What the environment asks for.
 #[derive(Debug)]
 pub struct Environment {
     /// Forced instruction set.
     pub isa: Option<Isa>,
-    /// Write the pack before the first token.
-    pub prestack: bool,
+    /// When packs are written.
+    pub prestack: Prestack,
     /// Eviction policy.
     pub policy: Option<String>,
     /// Folder for hotlists; `None` where they are not wanted or no cache folder is known.
@@ -49,9 +60,10 @@ impl Environment {
             })?),
         };
         let prestack = match variable("COLDPRESS_PRESTACK").as_deref() {
-            None | Some("" | "0") => false,
-            Some("1") => true,
-            Some(other) => bail!("COLDPRESS_PRESTACK is '{other}'; it must be 0 or 1"),
+            None | Some("" | "0") => Prestack::Never,
+            Some("lazy") => Prestack::Lazy,
+            Some("1") => Prestack::Before,
+            Some(other) => bail!("COLDPRESS_PRESTACK is '{other}'; it must be 0, 1 or lazy"),
         };
         let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let pack_folder = set("COLDPRESS_PRESTACK_CACHE_DIR").or_else(|| {
@@ -92,8 +104,11 @@ impl Environment {
     pub fn pack_use(&self, flag: Option<&PathBuf>) -> PackUse {
         match (flag, &self.pack_folder) {
             (Some(file), _) => PackUse::File(file.clone()),
-            (None, Some(folder)) if self.prestack => PackUse::BuildIfAbsent(folder.clone()),
-            (None, Some(folder)) => PackUse::IfPresent(folder.clone()),
+            (None, Some(folder)) => match self.prestack {
+                Prestack::Never => PackUse::IfPresent(folder.clone()),
+                Prestack::Lazy => PackUse::Fill(folder.clone()),
+                Prestack::Before => PackUse::BuildIfAbsent(folder.clone()),
+            },
             (None, None) => PackUse::Never,
         }
     }
@@ -138,6 +153,8 @@ mod tests {
     fn a_flag_wins() {
         let environment = read(&[("HOME", "/h"), ("COLDPRESS_PRESTACK", "1")]).expect("valid");
         assert!(matches!(environment.pack_use(None), PackUse::BuildIfAbsent(_)));
+        let lazy = read(&[("HOME", "/h"), ("COLDPRESS_PRESTACK", "lazy")]).expect("valid");
+        assert!(matches!(lazy.pack_use(None), PackUse::Fill(_)));
         let file = PathBuf::from("x.cpack");
         assert_eq!(environment.pack_use(Some(&file)), PackUse::File(file.clone()));
     }

@@ -40,12 +40,18 @@ fn describe(report: &PlanReport) -> String {
     let slots = format!("{} of {} experts at a time", plan.slot_count, plan.records_total);
     let context = format!("{} tokens, {}", plan.context, report.kv_type);
     let chunk = format!("{} prompt tokens at a time", plan.chunk_tokens);
+    let ring = match report.pack_staging {
+        Bytes::ZERO => "reads in flight".to_owned(),
+        staging => {
+            format!("reads in flight, {:.1} MiB for experts on their way into the pack", staging.as_mib())
+        }
+    };
     let rows = [
         ("fixed", plan.fixed, "program, tokenizer, threads"),
         ("dense", plan.dense, "weights that every token uses"),
         ("kv", plan.kv, context.as_str()),
         ("scratch", plan.scratch, chunk.as_str()),
-        ("read ring", plan.read_ring, "reads in flight"),
+        ("read ring", plan.read_ring, ring.as_str()),
         ("slots", plan.slots, slots.as_str()),
         ("total", plan.total(), ""),
     ];

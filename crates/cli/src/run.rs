@@ -202,6 +202,8 @@ fn report(generation: &Generation, status: &Status) -> serde_json::Value {
             "bytes_read": experts.bytes_read,
             "device_bytes_read": experts.device_bytes_read,
             "reads": experts.reads,
+            "lazy_reads": experts.lazy_reads,
+            "lazy_writes": experts.lazy_writes,
             "prefetched": experts.prefetched,
             "prefetched_bytes": experts.prefetched_bytes,
             "prefetch_used": experts.prefetch_used,

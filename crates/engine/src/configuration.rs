@@ -176,6 +176,9 @@ pub enum PackUse {
     IfPresent(PathBuf),
     /// Use the model's pack in this folder, writing it first if it is absent.
     BuildIfAbsent(PathBuf),
+    /// Use the model's pack in this folder if it is complete. If it is not, fill it while experts stream from the model file,
+    /// and read from it what it has already.
+    Fill(PathBuf),
     /// Use exactly this pack file.
     File(PathBuf),
 }

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use coldpress_experts::pack::{PACK_MAGIC, PackConfig, VerifyConfig, WRITE_WINDOW_BYTES, write_pack};
 use coldpress_experts::{
-    ExpertError, Fingerprint, Geometry, PackFile, READ_AHEAD_DEFAULT, ReaderChoice, read_ring_bytes,
+    ExpertError, Fingerprint, Geometry, LazyConfig, PackFile, READ_AHEAD_DEFAULT, ReaderChoice,
+    read_ring_bytes,
 };
 use coldpress_formats::ModelFile;
 use coldpress_memory::{Bytes, DoesNotFit, Ledger, MachineFacts, SizeSpec};
 use coldpress_model::{ModelSpec, describe};
 use coldpress_workers::Workers;
 
-use crate::configuration::PackUse;
+use crate::configuration::{PackUse, Residency};
 use crate::error::EngineError;
 use crate::plan::{PROGRAM_BYTES, Prepared};
 use crate::runtime::{LoadObserver, LoadStage};
@@ -56,7 +57,7 @@ pub(crate) fn find(
             let fingerprint = Fingerprint::of(file.files(), &spec.experts)?;
             return Ok(Some(PackFile::open(path, geometry, &fingerprint)?));
         }
-        PackUse::IfPresent(folder) | PackUse::BuildIfAbsent(folder) => folder,
+        PackUse::IfPresent(folder) | PackUse::BuildIfAbsent(folder) | PackUse::Fill(folder) => folder,
     };
     // Without any pack there is nothing to compare a fingerprint with, and no reason to read for one.
     if !folder_has_packs(folder) {
@@ -103,6 +104,19 @@ pub(crate) fn build(
     let job = Job { file: &prepared.file, spec, ledger, workers, read_ahead };
     job.write(&path, observer)?;
     Ok(Some(PackFile::open(&path, &geometry, &fingerprint)?))
+}
+
+/// The pack to fill while the model runs, if the configuration asks for one and there is no complete one.
+pub(crate) fn to_fill(pack_use: &PackUse, prepared: &Prepared) -> Result<Option<LazyConfig>, EngineError> {
+    let PackUse::Fill(folder) = pack_use else { return Ok(None) };
+    if prepared.pack.is_some() || prepared.report.residency != Residency::Streamed {
+        return Ok(None);
+    }
+    let fingerprint = Fingerprint::of(prepared.file.files(), &prepared.spec.experts)?;
+    let config = LazyConfig::new(place(folder, &fingerprint), fingerprint);
+    let staged_records =
+        if prepared.report.pack_staging > Bytes::ZERO { LazyConfig::STAGED_RECORDS } else { 0 };
+    Ok(Some(LazyConfig { staged_records, ..config }))
 }
 
 /// Writes the pack of `model`, or the rest of an unfinished one. `out` is the file to write (named `….cpack`), or a folder

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use coldpress_experts::{
-    Geometry, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, mapped_place_bytes, read_ring_bytes,
+    Geometry, LazyConfig, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, mapped_place_bytes, read_ring_bytes,
 };
 use coldpress_formats::ModelFile;
 use coldpress_kernels::{Isa, Kernels};
@@ -19,7 +19,7 @@ use coldpress_model::{
 };
 use coldpress_workers::WORKER_STACK_BYTES;
 
-use crate::configuration::{ForceMode, LoadConfiguration, Residency};
+use crate::configuration::{ForceMode, LoadConfiguration, PackUse, Residency};
 use crate::disk_tuning::Reading;
 use crate::error::EngineError;
 use crate::learnt::PolicyChoice;
@@ -77,6 +77,8 @@ pub struct PlanReport {
     pub reason: String,
     /// The pack that experts are read from, if any.
     pub pack: Option<std::path::PathBuf>,
+    /// Part of the read ring that holds records on their way into a pack that fills while the model runs.
+    pub pack_staging: Bytes,
     /// Memory that the machine, its control groups and limits leave to this process.
     pub usable: Bytes,
     /// Threads that compute.
@@ -142,7 +144,16 @@ pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<
     let shares = Shares { file: &file, spec: &spec, geometry: geometry.as_ref(), facts: &facts, threads };
     // A pack that will be written before the first token needs no ring for arranging records either.
     let packed = pack.is_some() || configuration.pack.builds();
-    let (residency, reason, plan) = shares.choose(configuration, packed)?;
+    let (mut residency, mut reason, mut plan) = shares.choose(configuration, packed, Bytes::ZERO)?;
+    let mut pack_staging = Bytes::ZERO;
+    if residency == Residency::Streamed && !packed && matches!(configuration.pack, PackUse::Fill(_)) {
+        let wanted = shares.pack_staging();
+        // Where there is no room, nothing is written: no budget that works becomes one that does not.
+        if let Ok(staged) = shares.choose(configuration, packed, wanted) {
+            (residency, reason, plan) = staged;
+            pack_staging = wanted;
+        }
+    }
     let reading = Reading::planned(configuration, residency, &file, pack.as_ref(), geometry.as_ref());
     let policy = PolicyChoice::of(configuration, &file, &spec, &mut notes)?;
     let report = PlanReport {
@@ -150,6 +161,7 @@ pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<
         residency,
         reason,
         pack: pack.as_ref().map(|pack| pack.file().path().to_owned()),
+        pack_staging,
         usable: facts.usable,
         threads,
         isa: kernels.isa().name(),
@@ -234,8 +246,10 @@ impl Shares<'_> {
         &self,
         configuration: &LoadConfiguration,
         packed: bool,
+        pack_staging: Bytes,
     ) -> Result<(Residency, String, Plan), EngineError> {
-        let input = self.input(configuration, packed)?;
+        let mut input = self.input(configuration, packed)?;
+        input.read_ring = input.read_ring.saturating_add(pack_staging);
         if configuration.residency == Residency::Resident {
             if configuration.cold_fraction.is_some_and(|fraction| fraction > 0.0) {
                 let reason =
@@ -272,6 +286,13 @@ impl Shares<'_> {
             };
             (Residency::Streamed, reason, plan)
         })
+    }
+
+    /// Memory for records on their way into a pack.
+    fn pack_staging(&self) -> Bytes {
+        let record = self.geometry.map_or(0, Geometry::record_bytes_max);
+        let bytes = record.saturating_mul(LazyConfig::STAGED_RECORDS);
+        Bytes(bytes.next_multiple_of(self.facts.page_size) as u64)
     }
 
     fn input(&self, configuration: &LoadConfiguration, packed: bool) -> Result<PlanInput, EngineError> {

@@ -377,12 +377,14 @@ fn open_experts(
         _ => slots,
     };
     let reading = &prepared.report.reading;
+    let lazy = packs::to_fill(&configuration.pack, prepared)?;
     let pack = prepared.pack.take();
     let mut store = ExpertStore::open(StoreConfig {
         layers: spec.experts.clone(),
         files: prepared.file.files().to_vec(),
         read_ahead: reading.records_in_flight(pack.is_some(), plan.slot_count),
         pack,
+        lazy,
         ledger: ledger.clone(),
         residency,
         reader: reading.choice(configuration.reader),

@@ -1,7 +1,8 @@
 //! Logits are the same bits whatever the memory, the disk path and the machine allow.
 //!
 //! The matrix: residency and slots x pack or model file x prefill chunk x threads x reader x instruction set, and for the modes
-//! that go through the page cache: mode x slots x chunk x way of giving back; for packs: parts of a record x measured reading. A slot that
+//! that go through the page cache: mode x slots x chunk x way of giving back; for packs: parts of a record x measured reading, and a pack that
+//! fills meanwhile: first, second and third start. A slot that
 //! is refilled while in use, a sum in another order, a kernel that sees its neighbours: each shows here as a changed bit.
 //! Slots below one token's experts (1, 2) force a refill within every layer.
 
@@ -63,6 +64,38 @@ fn check(model: &Path, ids: &[u32], chunks: &[u32]) {
     check_page_cache_modes(model, ids, chunks, &packs, &expected);
     check_ways_of_reading(model, ids, &packs[1], &expected);
     check_prefetch(model, ids, &packs, &expected);
+    check_filling(model, ids, chunks, &expected);
+}
+
+/// A pack that fills while the model runs: the first start writes it, the next ones read what it has.
+fn check_filling(model: &Path, ids: &[u32], chunks: &[u32], expected: &[u32]) {
+    for slots in [1, 8] {
+        for chunk in [chunks[0], chunks[chunks.len() - 1]] {
+            for (reader, kind) in [("auto", ReaderKind::Auto), ("pread", ReaderKind::Pread)] {
+                let folder = tempfile::tempdir().expect("a folder");
+                let fill = PackUse::Fill(folder.path().to_owned());
+                let case = configuration(Some(slots)).chunk_tokens(chunk).pack(fill).reader(kind);
+                let mut written = 0;
+                for start in 1..=3 {
+                    let mut runtime = load(model, &case);
+                    let got = bits(&logits(&mut runtime, ids));
+                    let status = runtime.status();
+                    assert!(got == expected, "{slots} slots, chunk {chunk}, {reader}, start {start}");
+                    assert!(status.ledger.peak <= status.plan.plan.budget);
+                    let counted = status.experts.expect("a store");
+                    let uses_it = status.plan.pack.is_some() || counted.lazy_reads > 0;
+                    assert!(written == 0 || uses_it, "{written} records were there: {counted:?}");
+                    written += counted.lazy_writes;
+                }
+                assert!(written > 0 || disk_is_nearly_full(folder.path()), "nothing was written");
+            }
+        }
+    }
+}
+
+fn disk_is_nearly_full(folder: &Path) -> bool {
+    let free = coldpress_memory::sys::free_disk_space(folder).expect("a disk");
+    free.0 * 9 < coldpress_memory::sys::disk_size(folder).expect("a disk").0
 }
 
 /// Records read before the router asked: single tokens, so that there is something to guess.

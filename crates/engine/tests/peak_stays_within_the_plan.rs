@@ -44,6 +44,10 @@ fn case() {
     let configuration = match case.as_str() {
         "large vocabulary" => LoadConfiguration::default().context(512),
         "smallest" => LoadConfiguration::default().context(512),
+        "filling" => {
+            let folder = std::env::var_os("COLDPRESS_TEST_PACK").expect("the parent names the folder");
+            LoadConfiguration::default().context(512).pack(PackUse::Fill(folder.into()))
+        }
         "cold" => LoadConfiguration::default().context(512).cold_fraction(0.75),
         "resident" => LoadConfiguration::default().context(1024),
         "paged" => packed.residency(Residency::Paged),
@@ -55,6 +59,8 @@ fn case() {
     let Err(coldpress::EngineError::DoesNotFit(refused)) = refused else { panic!("one byte is not enough") };
     let budget = match case.as_str() {
         "resident" => Bytes(refused.smallest_budget.0 + (64 << 20)),
+        // Room for the staging buffers: at the smallest budget nothing is written.
+        "filling" => Bytes(refused.smallest_budget.0 + (1 << 20)),
         _ => refused.smallest_budget,
     };
     let mut runtime = load(&model, &configuration.budget(SizeSpec::Exact(budget)));
@@ -85,6 +91,16 @@ fn at_the_smallest_budget_with_a_cold_cache_and_resident() {
         println!("{name}: peak {peak} of {budget}");
         assert!(peak <= budget, "{name}: peak {peak} is above the budget {budget}");
         assert!(peak * 3 > budget, "{name}: peak {peak} is so far below {budget} that nothing was measured");
+    }
+}
+
+#[test]
+fn while_a_pack_fills() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for start in ["first", "second"] {
+        let (peak, budget) = measured("filling", Some(folder.path()));
+        println!("{start} start: peak {peak} of {budget}");
+        assert!(peak <= budget, "{start} start: peak {peak} is above the budget {budget}");
     }
 }
 

@@ -42,7 +42,7 @@ pub use geometry::{
 pub use hotlist::Hotlist;
 pub use loader::{SPLIT_MAX, read_ring_bytes};
 pub use mapped::mapped_place_bytes;
-pub use pack::{Fingerprint, PackFile};
+pub use pack::{Fingerprint, LazyConfig, PackFile};
 pub use policy::{EvictionPolicy, PolicyKind};
 pub use reader::{ExpertReader, ReaderChoice};
 pub use record::RecordRef;

@@ -2,7 +2,8 @@
 //!
 //! With a pack a record is one read, straight into the slot's memory (or a few reads side by side, each owning its part of
 //! it), and is verified when it lands. Without one its three matrices are read into a staging place of the read ring and
-//! arranged into the slot's memory by the whole team.
+//! arranged into the slot's memory by the whole team; a pack that fills meanwhile is read first and gets what it lacks.
+//!
 //! Every memory handed to [`Loader::start`] comes back in one [`Landed`], after failures and on cancelling too.
 //! Chooses neither slots nor victims; see `store`. Read next: `mapped`, the other implementation of [`RecordLoader`].
 
@@ -13,7 +14,7 @@ use coldpress_workers::Team;
 
 use crate::error::ExpertError;
 use crate::geometry::{ExpertKey, Geometry, LayerExperts, RECORD_ALIGNMENT};
-use crate::pack::PackFile;
+use crate::pack::{LazyPack, PackFile};
 use crate::reader::{ExpertReader, Finished, ReadQueue, ReadRequest, ReadStatistics};
 use crate::record::{self, SourceMatrix};
 use crate::slots::SlotMemory;
@@ -108,6 +109,10 @@ pub(crate) struct LoadStatistics {
     pub bytes_read: u64,
     /// Records read again because a check failed.
     pub records_read_again: u64,
+    /// Records taken from a pack that is being filled.
+    pub lazy_reads: u64,
+    /// Records written to it.
+    pub lazy_writes: u64,
     /// Time spent on arranging and verifying, in microseconds.
     pub arrange_us: u64,
 }
@@ -122,6 +127,8 @@ struct Load {
     /// By number of the read. With a pack: parts of the slot's memory whose reads have ended, empty between reads. Without:
     /// memory for gate, up and down as read; each is away while its read runs.
     parts: [Option<SlotMemory>; SPLIT_MAX],
+    /// Whether it is read from the pack that is being filled.
+    lazy: bool,
     /// Reads in flight.
     awaited: usize,
     read_again: bool,
@@ -131,6 +138,8 @@ struct Load {
 /// See the module header.
 pub(crate) struct Loader {
     origin: Origin,
+    /// With the model files: the pack that is being filled from them.
+    lazy: Option<LazyPack>,
     queue: ReadQueue,
     /// Most reads of one record; tickets are numbered by it.
     reads_per_record: usize,
@@ -153,6 +162,7 @@ impl Loader {
     /// [`Purpose::ReadRing`].
     pub(crate) fn new(
         origin: Origin,
+        lazy: Option<LazyPack>,
         reader: Box<dyn ExpertReader>,
         read_ahead: usize,
         split: usize,
@@ -180,6 +190,7 @@ impl Loader {
                 destination: Destination { slot: 0 },
                 memory: None,
                 parts,
+                lazy: false,
                 awaited: 0,
                 read_again: false,
                 error: None,
@@ -194,6 +205,7 @@ impl Loader {
             arrived: Vec::with_capacity(places),
             finished: Vec::with_capacity(reads),
             origin,
+            lazy,
             statistics: LoadStatistics::default(),
         })
     }
@@ -228,6 +240,22 @@ impl Loader {
                 }
             }
             Origin::Model(source) => {
+                let lazy = self.lazy.as_ref().filter(|lazy| lazy.has(load.key));
+                load.lazy = lazy.is_some();
+                if let Some(lazy) = lazy {
+                    let length = lazy.record_bytes(load.key);
+                    self.queue.push(ReadRequest {
+                        ticket: first_ticket,
+                        file: lazy.file().clone(),
+                        offset: lazy.offset(load.key),
+                        length,
+                        needed: length,
+                        filled: 0,
+                        memory: load.memory.take().expect("the memory of a load is there between reads"),
+                    });
+                    load.awaited = 1;
+                    return;
+                }
                 for (part, staging) in load.parts.iter_mut().take(3).enumerate() {
                     let (file, range) = source.range(load.key, part);
                     let read = aligned(range.clone());
@@ -251,7 +279,11 @@ impl Loader {
         let ticket = read.request.ticket as usize;
         let (place, part) = (ticket / self.reads_per_record, ticket % self.reads_per_record);
         let load = &mut self.loads[place];
-        load.parts[part] = Some(read.request.memory);
+        if load.lazy {
+            load.memory = Some(read.request.memory);
+        } else {
+            load.parts[part] = Some(read.request.memory);
+        }
         if let Err(error) = read.result {
             load.error.get_or_insert(error);
         }
@@ -272,9 +304,15 @@ impl Loader {
     fn complete(&mut self, place: usize, geometry: &Geometry, team: Option<&Team<'_>>) -> Option<Landed> {
         let load = &mut self.loads[place];
         let (key, destination) = (load.key, load.destination);
+        if load.lazy && team.is_some() && !self.take_lazy(place, geometry) {
+            self.push_reads(place);
+            return None;
+        }
+        let load = &mut self.loads[place];
         let result = match (load.error.take(), team) {
             (Some(error), _) => Err(error),
             (None, None) => Err(ExpertError::Cancelled),
+            (None, Some(_)) if load.lazy => Ok(()),
             (None, Some(team)) => {
                 let started = Instant::now();
                 let made = self.origin.make_record(team, geometry, load);
@@ -288,6 +326,9 @@ impl Loader {
                     }
                     Ok(bytes) => {
                         self.statistics.bytes_read += bytes as u64;
+                        if let (Some(lazy), Some(memory)) = (&self.lazy, &load.memory) {
+                            lazy.offer(key, &memory[..geometry.layer(key.layer as usize).record_bytes]);
+                        }
                         Ok(())
                     }
                     Err(error) => Err(error),
@@ -301,6 +342,28 @@ impl Loader {
     }
 }
 
+impl Loader {
+    /// A record has come from the pack that is being filled: whether it is whole. If not, it is forgotten there.
+    fn take_lazy(&mut self, place: usize, geometry: &Geometry) -> bool {
+        let load = &mut self.loads[place];
+        let (Some(lazy), Some(memory)) = (&self.lazy, &load.memory) else { return false };
+        let started = Instant::now();
+        let layer = geometry.layer(load.key.layer as usize);
+        let read = load.error.take().is_none();
+        let whole = read && record::verify(load.key, &memory[..layer.record_bytes]).is_ok();
+        self.statistics.arrange_us += started.elapsed().as_micros() as u64;
+        if whole {
+            lazy.confirm(load.key);
+            self.statistics.lazy_reads += 1;
+            self.statistics.bytes_read += layer.used_bytes as u64;
+        } else {
+            lazy.forget(load.key);
+            self.statistics.records_read_again += 1;
+        }
+        whole
+    }
+}
+
 /// Bytes of each part but the last when a record is read in `split` parts: whole blocks.
 fn part_bytes(record_bytes: usize, split: usize) -> usize {
     record_bytes.div_ceil(split).next_multiple_of(RECORD_ALIGNMENT)
@@ -311,6 +374,9 @@ impl RecordLoader for Loader {
         match &self.origin {
             Origin::Pack(pack) => (0, pack.offset(key)),
             Origin::Model(source) => {
+                if let Some(lazy) = self.lazy.as_ref().filter(|lazy| lazy.has(key)) {
+                    return (usize::MAX, lazy.offset(key));
+                }
                 let file = source.layers()[key.layer as usize].gate.file;
                 (file, source.range(key, 0).1.start)
             }
@@ -329,7 +395,8 @@ impl RecordLoader for Loader {
     }
 
     fn statistics(&self) -> (LoadStatistics, ReadStatistics) {
-        (self.statistics, self.queue.statistics())
+        let lazy_writes = self.lazy.as_ref().map_or(0, LazyPack::written);
+        (LoadStatistics { lazy_writes, ..self.statistics }, self.queue.statistics())
     }
 
     fn has_room(&self) -> bool {

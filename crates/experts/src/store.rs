@@ -21,7 +21,7 @@ use crate::error::ExpertError;
 use crate::geometry::{ExpertKey, Geometry, LayerExperts};
 use crate::loader::{Destination, Loader, Origin, RecordLoader, SPLIT_MAX, reads_per_record};
 use crate::mapped::{MappedLoader, mapped_place_bytes};
-use crate::pack::PackFile;
+use crate::pack::{LazyConfig, LazyPack, PackFile};
 use crate::policy::{EvictionPolicy, PolicyKind};
 use crate::prefault::Prefault;
 use crate::reader::{ReaderChoice, open_reader};
@@ -65,6 +65,8 @@ pub struct StoreConfig {
     pub files: Vec<SourceFile>,
     /// The pack, if there is one.
     pub pack: Option<PackFile>,
+    /// A pack to fill from the model files and to read from meanwhile; for `Streamed` without a pack.
+    pub lazy: Option<LazyConfig>,
     /// Pays for slots and read ring.
     pub ledger: Ledger,
     /// Who holds the experts.
@@ -102,6 +104,10 @@ pub struct ExpertStatistics {
     pub read_retries: u64,
     /// Records read again because their check failed.
     pub records_read_again: u64,
+    /// Records taken from a pack that is being filled.
+    pub lazy_reads: u64,
+    /// Records written to it.
+    pub lazy_writes: u64,
     /// Records read before a router asked for them.
     pub prefetched: u64,
     /// Bytes of these records.
@@ -128,6 +134,8 @@ impl ExpertStatistics {
             device_bytes_read: self.device_bytes_read - earlier.device_bytes_read,
             read_retries: self.read_retries - earlier.read_retries,
             records_read_again: self.records_read_again - earlier.records_read_again,
+            lazy_reads: self.lazy_reads - earlier.lazy_reads,
+            lazy_writes: self.lazy_writes - earlier.lazy_writes,
             prefetched: self.prefetched - earlier.prefetched,
             prefetched_bytes: self.prefetched_bytes - earlier.prefetched_bytes,
             prefetch_used: self.prefetch_used - earlier.prefetch_used,
@@ -267,6 +275,8 @@ impl ExpertStore {
             device_bytes_read: read.device_bytes,
             read_retries: read.retries,
             records_read_again: load.records_read_again,
+            lazy_reads: load.lazy_reads,
+            lazy_writes: load.lazy_writes,
             prefetched: self.ahead.statistics.records,
             prefetched_bytes: self.ahead.statistics.bytes,
             prefetch_used: self.ahead.statistics.used,
@@ -443,7 +453,15 @@ impl StoreConfig {
         let choice = std::mem::replace(&mut self.reader, ReaderChoice::Auto);
         let (reader, notice) = open_reader(choice, reads)?;
         notices.extend(notice);
-        let loader = Box::new(Loader::new(origin, reader, self.read_ahead, self.split, &self.ledger)?);
+        let lazy = match (&self.lazy, &origin, self.residency) {
+            (Some(config), Origin::Model(_), Residency::Streamed { .. }) => {
+                let (lazy, notice) = LazyPack::open(config, geometry, &self.files, &self.ledger)?;
+                notices.extend(notice);
+                lazy
+            }
+            _ => None,
+        };
+        let loader = Box::new(Loader::new(origin, lazy, reader, self.read_ahead, self.split, &self.ledger)?);
         let memory = SlotMemory::carve(&self.ledger, Purpose::ExpertSlots, &slot_lengths)?;
         let prefault = memory.first().map(|first| Prefault::start(first.buffer()));
         Ok(Parts { loader, slots: SlotTable::new(memory), prefault, places: None, notices })

@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use coldpress_experts::pack::write_pack;
-use coldpress_experts::{ExpertStore, Fingerprint, PackFile, ReaderChoice, StoreConfig};
+use coldpress_experts::{ExpertStore, Fingerprint, LazyConfig, PackFile, ReaderChoice, StoreConfig};
 use coldpress_memory::Ledger;
 use coldpress_testkit::{ExpertSource, Random, SourceShape};
 use coldpress_workers::{Team, Workers};
@@ -76,5 +76,15 @@ fn nothing_after_warm_up() {
                 assert!(store.statistics().misses > 100);
             }
         }
+        // So slow that the pack is not finished meanwhile.
+        let lazy = LazyConfig::new(folder.path().join("lazy.cpack"), fingerprint);
+        let lazy = LazyConfig { bytes_per_second: 100_000, free_disk_share: 0.0, ..lazy };
+        let config = StoreConfig { lazy: Some(lazy), ..source.store_config(9) };
+        let mut store = ExpertStore::open(config).unwrap();
+        let mut random = Random::new(8);
+        decode(&mut store, team, &mut random, 50);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        decode(&mut store, team, &mut random, 100);
+        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "while a pack fills");
     });
 }

@@ -168,6 +168,7 @@ impl ExpertSource {
             layers: self.layers.clone(),
             files: self.files.clone(),
             pack: None,
+            lazy: None,
             ledger: Ledger::unlimited(),
             residency: Residency::Streamed { slots },
             reader: ReaderChoice::Pread,

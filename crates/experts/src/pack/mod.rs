@@ -12,14 +12,18 @@
 //! (`NAME.partial`) with state "unfinished", and gets its final header and its name when all records are on disk.
 //! It never changes afterwards and moves between machines.
 //!
-//! `format` has the bytes of the header, `writer` and `reader` do what they say, `fingerprint` ties a pack to its model.
+//! `format` has the bytes of the header, `writer` and `reader` do what they say, `fingerprint` ties a pack to its model,
+//! `lazy` fills a pack while its model runs.
 
 mod fingerprint;
 mod format;
+mod lazy;
 mod reader;
 mod writer;
 
 pub use fingerprint::Fingerprint;
 pub use format::{PACK_MAGIC, PackLayout};
+pub use lazy::LazyConfig;
+pub(crate) use lazy::LazyPack;
 pub use reader::{PackFile, VerifyConfig};
 pub use writer::{PackConfig, PackReport, WRITE_WINDOW_BYTES, partial_path, write_pack};

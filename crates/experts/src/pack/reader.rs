@@ -176,6 +176,7 @@ impl VerifyConfig<'_> {
             layers: self.layers.to_vec(),
             files: self.files.to_vec(),
             pack,
+            lazy: None,
             ledger: self.ledger.clone(),
             // One more than is being read: the record in use.
             residency: Residency::Streamed { slots: self.read_ahead + 1 },

@@ -114,11 +114,11 @@ fn stop_if(cancel: &AtomicBool) -> Result<(), ExpertError> {
 }
 
 /// The locked file that becomes the pack.
-struct PartialPack {
+pub(super) struct PartialPack {
     destination: PathBuf,
-    path: PathBuf,
-    file: File,
-    layout: PackLayout,
+    pub(super) path: PathBuf,
+    pub(super) file: File,
+    pub(super) layout: PackLayout,
     fingerprint: Fingerprint,
     /// Written since the last sync.
     unsynced: Range<u64>,
@@ -127,7 +127,11 @@ struct PartialPack {
 
 impl PartialPack {
     /// Opens or creates the partial file and takes its lock.
-    fn lock(destination: &Path, layout: PackLayout, fingerprint: Fingerprint) -> Result<Self, ExpertError> {
+    pub(super) fn lock(
+        destination: &Path,
+        layout: PackLayout,
+        fingerprint: Fingerprint,
+    ) -> Result<Self, ExpertError> {
         let path = partial_path(destination);
         let failed = |source| io_error("open", &path, 0, source);
         std::fs::create_dir_all(folder_of(destination)).map_err(failed)?;
@@ -159,6 +163,21 @@ impl PartialPack {
         }
     }
 
+    /// Empties a partial file of something else. Returns the state that the header of one of this pack names.
+    pub(super) fn claim(&self) -> Result<Option<PackState>, ExpertError> {
+        let state = header_state(&self.file, &self.layout, &self.fingerprint);
+        if state.is_none() {
+            self.file.set_len(0).map_err(|source| io_error("empty", &self.path, 0, source))?;
+            self.write_draft()?;
+        }
+        Ok(state)
+    }
+
+    /// Writes the header that says that records may be missing.
+    pub(super) fn write_draft(&self) -> Result<(), ExpertError> {
+        self.write_at(&self.layout.encode(&self.fingerprint, PackState::Unfinished), 0)
+    }
+
     /// The experts of each layer whose record is not there or not whole. A partial file of something else is emptied.
     /// `found` gets the bytes of each record that is whole.
     fn missing_records(
@@ -166,14 +185,7 @@ impl PartialPack {
         cancel: &AtomicBool,
         mut found: impl FnMut(u64),
     ) -> Result<Vec<Vec<u32>>, ExpertError> {
-        let draft = self.layout.encode(&self.fingerprint, PackState::Unfinished);
-        let mut header = vec![0; draft.len()];
-        let ours = self.file.read_exact_at(&mut header, 0).is_ok()
-            && (header == draft || header == self.layout.encode(&self.fingerprint, PackState::Complete));
-        if !ours {
-            self.file.set_len(0).map_err(|source| io_error("empty", &self.path, 0, source))?;
-            self.write_at(&draft, 0)?;
-        }
+        self.claim()?;
         let geometry = self.layout.geometry();
         let mut missing = vec![Vec::new(); geometry.layer_count()];
         let mut piece = vec![0; SCAN_BYTES];
@@ -189,7 +201,7 @@ impl PartialPack {
     }
 
     /// Whether the record of `key` is on disk as it must be.
-    fn is_whole(&self, key: ExpertKey, piece: &mut [u8]) -> Result<bool, ExpertError> {
+    pub(super) fn is_whole(&self, key: ExpertKey, piece: &mut [u8]) -> Result<bool, ExpertError> {
         let start = self.layout.offset(key);
         let end = start + self.layout.geometry().layer(key.layer as usize).record_bytes as u64;
         let mut check = record::RunningCheck::new(key, (end - start) as usize);
@@ -244,7 +256,7 @@ impl PartialPack {
     }
 
     /// All records are written: makes the file complete and gives it its name.
-    fn finish(mut self) -> Result<(), ExpertError> {
+    pub(super) fn finish(mut self) -> Result<(), ExpertError> {
         let end = self.layout.file_bytes();
         self.file.set_len(end).map_err(|source| io_error("set the length of", &self.path, end, source))?;
         self.sync()?;
@@ -257,13 +269,22 @@ impl PartialPack {
     }
 
     /// The pack is complete without this file.
-    fn remove(self) -> Result<(), ExpertError> {
+    pub(super) fn remove(self) -> Result<(), ExpertError> {
         std::fs::remove_file(&self.path).map_err(|source| io_error("remove", &self.path, 0, source))
     }
 
-    fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), ExpertError> {
+    pub(super) fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), ExpertError> {
         self.file.write_all_at(bytes, at).map_err(|source| io_error("write", &self.path, at, source))
     }
+}
+
+/// What the header of `file` says of the pack of these records; `None` when it is of something else.
+pub(super) fn header_state(file: &File, layout: &PackLayout, fingerprint: &Fingerprint) -> Option<PackState> {
+    let mut header = vec![0; layout.header_bytes()];
+    file.read_exact_at(&mut header, 0).ok()?;
+    [PackState::Unfinished, PackState::Complete]
+        .into_iter()
+        .find(|state| header == layout.encode(fingerprint, *state))
 }
 
 fn is_same_file(file: &File, path: &Path) -> bool {
@@ -273,7 +294,7 @@ fn is_same_file(file: &File, path: &Path) -> bool {
     }
 }
 
-fn folder_of(path: &Path) -> &Path {
+pub(super) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),

@@ -1,4 +1,4 @@
-//! Opening files for reads that leave the page cache alone.
+//! Opening files for reads and writes that leave the page cache alone.
 //!
 //! Linux has `O_DIRECT`: offset, length and memory must be aligned, and a file system may refuse at open or only at the
 //! first read, so one small read is tried. macOS has `F_NOCACHE`, which takes any alignment and is fastest with whole
@@ -75,6 +75,15 @@ pub fn open_direct(path: &Path) -> Result<(File, DirectIo), MemoryError> {
     };
     let file = File::open(path).map_err(file_error("open"))?;
     Ok((file, DirectIo::Buffered { reason }))
+}
+
+/// Opens the existing file `path` for writing, past the page cache where the system and the file system allow it, else
+/// buffered. A file system may still refuse the first write (`InvalidInput`); then the caller writes through the page cache.
+pub fn open_direct_for_writing(path: &Path) -> io::Result<(File, DirectIo)> {
+    Ok(match platform::open_for_direct_writes(path)? {
+        (file, Support::Certain(align) | Support::Likely(align)) => (file, DirectIo::Direct { align }),
+        (file, Support::No(reason)) => (file, DirectIo::Buffered { reason }),
+    })
 }
 
 /// The alignment that direct reads of `file` need, in bytes: what the system names, else

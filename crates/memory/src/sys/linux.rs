@@ -14,8 +14,16 @@ use super::{ProcessMemory, ReleaseMode};
 use crate::Bytes;
 
 pub(super) fn open_for_direct(path: &Path) -> io::Result<(File, Support)> {
+    open_as(OpenOptions::new().read(true), path)
+}
+
+pub(super) fn open_for_direct_writes(path: &Path) -> io::Result<(File, Support)> {
+    open_as(OpenOptions::new().write(true), path)
+}
+
+fn open_as(options: &mut OpenOptions, path: &Path) -> io::Result<(File, Support)> {
     let flags = OFlags::DIRECT.bits() as i32;
-    let refusal = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+    let refusal = match options.custom_flags(flags).open(path) {
         Ok(file) => match direct_io_alignment(&file)? {
             Some(align) => return Ok((file, Support::Likely(align))),
             None => "the file system names no alignment for direct reads".to_owned(),
@@ -25,7 +33,7 @@ pub(super) fn open_for_direct(path: &Path) -> io::Result<(File, Support)> {
         }
         Err(error) => return Err(error),
     };
-    Ok((File::open(path)?, Support::No(refusal)))
+    Ok((options.custom_flags(0).open(path)?, Support::No(refusal)))
 }
 
 pub(super) fn direct_io_alignment(file: &File) -> io::Result<Option<u32>> {

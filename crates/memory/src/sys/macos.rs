@@ -15,7 +15,14 @@ use super::{ProcessMemory, ReleaseMode, page_size};
 use crate::Bytes;
 
 pub(super) fn open_for_direct(path: &Path) -> io::Result<(File, Support)> {
-    let file = File::open(path)?;
+    without_cache(File::open(path)?)
+}
+
+pub(super) fn open_for_direct_writes(path: &Path) -> io::Result<(File, Support)> {
+    without_cache(File::options().write(true).open(path)?)
+}
+
+fn without_cache(file: File) -> io::Result<(File, Support)> {
     let support = match rustix::fs::fcntl_nocache(&file, true) {
         Ok(()) => Support::Certain(page_size() as u32),
         Err(error) => Support::No(format!("F_NOCACHE was refused: {error}")),

@@ -29,7 +29,9 @@ use serde::Serialize;
 
 use crate::Bytes;
 
-pub use direct::{DIRECT_ALIGNMENT_DEFAULT, DirectIo, direct_io_alignment, open_direct};
+pub use direct::{
+    DIRECT_ALIGNMENT_DEFAULT, DirectIo, direct_io_alignment, open_direct, open_direct_for_writing,
+};
 pub use file_mapping::{FAULT_AROUND_BYTES, FileMapping, ReleaseMode};
 pub(crate) use mapping::Mapping;
 #[cfg(target_os = "macos")]
