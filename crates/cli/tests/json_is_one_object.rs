@@ -110,6 +110,38 @@ fn inspect_and_pack() {
 }
 
 #[test]
+fn a_pack_that_fills_serves_the_next_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let demo = demo();
+    let demo = demo.to_str().expect("a UTF-8 path");
+    let run = || {
+        let mut command = common::coldpress(&[
+            "run",
+            demo,
+            "-p",
+            "x",
+            "--max-tokens",
+            "8",
+            "--ctx",
+            "128",
+            "--json",
+            "--cold-fraction",
+            "0.9",
+        ]);
+        command.env("COLDPRESS_PRESTACK", "lazy").env("COLDPRESS_PRESTACK_CACHE_DIR", folder.path());
+        let output = command.output().expect("the program starts");
+        let notes = String::from_utf8_lossy(&output.stderr).into_owned();
+        (object(&output), notes)
+    };
+    let ((first, notes), (second, _)) = (run(), run());
+    assert_eq!(notes.matches(".cpack.partial").count(), 1, "one line announces it: {notes}");
+    assert_eq!(first["tokens"], second["tokens"]);
+    let count = |run: &Value, name: &str| run["experts"][name].as_u64().expect("a number");
+    assert!(count(&first, "lazy_writes") > 0 || notes.contains("not added to it"), "{first} {notes}");
+    assert_eq!(count(&first, "lazy_writes") > 0, count(&second, "lazy_reads") > 0, "{first} {second}");
+}
+
+#[test]
 fn a_pack_built_before_the_first_token_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let demo = demo();

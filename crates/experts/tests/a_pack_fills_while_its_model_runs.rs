@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use coldpress_experts::pack::{PackLayout, partial_path, write_pack};
 use coldpress_experts::{ExpertKey, ExpertStatistics, ExpertStore, Fingerprint, LazyConfig};
-use coldpress_memory::Ledger;
+use coldpress_memory::{Ledger, sys};
 use coldpress_testkit::{ExpertSource, Random, SourceShape, visit_records};
 use coldpress_workers::Workers;
 
@@ -203,6 +203,20 @@ fn hostile_and_stale_files_give_nothing() {
         case.fill();
         std::fs::remove_file(&case.destination).unwrap();
     }
+}
+
+#[test]
+fn writing_leaves_no_page_cache() {
+    let case = Case::new();
+    if sys::device_facts(case.destination.parent().unwrap()).unwrap().is_memory {
+        println!("SKIPPED: files of this folder live in memory");
+        return;
+    }
+    let written = case.fill_in_part();
+    let partial = std::fs::File::open(partial_path(&case.destination)).unwrap();
+    let records = case.layout().header_bytes() as u64..case.layout().file_bytes();
+    let cached = sys::page_cache_bytes_of(&partial, records).unwrap();
+    assert!(cached.0 < 64 << 10, "{written} records were written, {cached} of them stayed in the page cache");
 }
 
 #[test]
