@@ -144,6 +144,18 @@ fn the_next_start_reads_what_is_there_and_goes_on() {
 }
 
 #[test]
+fn packing_goes_on_from_what_is_there() {
+    let case = Case::new();
+    let written = case.fill_in_part() as usize;
+    let ledger = Ledger::unlimited();
+    let config = case.source.pack_config(&case.destination, &ledger);
+    let report =
+        Workers::new(1).enter(|team| write_pack(config, team, &AtomicBool::new(false), |_, _| {})).unwrap();
+    assert!(report.records_kept >= written && report.records_written > 0, "{report:?}");
+    assert!(std::fs::read(&case.destination).unwrap() == case.wanted);
+}
+
+#[test]
 fn a_flipped_byte_is_read_from_the_model_and_written_again() {
     let case = Case::new();
     case.fill_in_part();

@@ -24,7 +24,7 @@ use coldpress_formats::SourceFile;
 use coldpress_memory::{Ledger, Purpose, sys};
 
 use crate::error::{ExpertError, PackFault};
-use crate::geometry::{ExpertKey, Geometry, RECORD_ALIGNMENT};
+use crate::geometry::{ExpertKey, Geometry};
 use crate::slots::SlotMemory;
 use crate::source::ReadFile;
 
@@ -350,9 +350,9 @@ impl Filler {
         files: &[SourceFile],
         shared: &Arc<Shared>,
     ) -> Option<JoinHandle<()>> {
-        let direct = sys::open_direct_for_writing(&partial.path).ok().and_then(|(file, io)| {
-            (io.is_direct() && RECORD_ALIGNMENT.is_multiple_of(io.alignment() as usize)).then_some(file)
-        });
+        // Should the device want larger blocks than records have, the first write is refused.
+        let direct = sys::open_direct_for_writing(&partial.path).ok();
+        let direct = direct.and_then(|(file, io)| io.is_direct().then_some(file));
         let filler = Self {
             shared: Arc::clone(shared),
             partial,
