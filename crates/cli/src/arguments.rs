@@ -266,6 +266,9 @@ pub struct BenchArguments {
     /// Print one JSON object with every run instead of the tables
     #[arg(long)]
     pub json: bool,
+    /// Write plots and a table to this file as one page for a browser
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// Arguments of `disk`.

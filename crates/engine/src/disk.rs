@@ -189,6 +189,86 @@ pub fn measure_disk(target: &Path, observer: &mut dyn LoadObserver) -> Result<Di
     })
 }
 
+/// Depths of [`measure_random_reads`].
+const SHORT_DEPTHS: [usize; 3] = [4, 16, 32];
+/// Most memory of [`measure_random_reads`].
+const SHORT_MEMORY_MAX: usize = 64 << 20;
+
+/// What [`measure_random_reads`] found.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct RandomReads {
+    /// The file that was read.
+    pub file: PathBuf,
+    /// Its length.
+    pub file_bytes: Bytes,
+    /// Whether it is so short that a cache of the device or of its host may hold all of it.
+    pub short_file: bool,
+    /// Whether reads passed the page cache by.
+    pub direct: bool,
+    /// One figure per depth.
+    pub figures: Vec<DiskFigure>,
+}
+
+impl RandomReads {
+    /// The best rate, unless no figure is the disk's.
+    pub fn bytes_per_second(&self) -> Option<f64> {
+        self.figures.iter().filter_map(|figure| figure.bytes_per_second).max_by(f64::total_cmp)
+    }
+
+    /// Why there is no rate.
+    pub fn not_a_figure(&self) -> Option<&str> {
+        self.figures.iter().find_map(|figure| figure.not_a_figure.as_deref())
+    }
+}
+
+/// Measures random reads of `read_bytes` (at most 16 MiB and half the file) from a file as it is, at a few depths, for `time`
+/// in all. Of a model the largest file is read. Nothing is written; takes up to 64 MiB of memory that no ledger knows.
+///
+/// # Errors
+/// `target` cannot be opened, a read fails, or the observer asks to stop.
+pub fn measure_random_reads(
+    target: &Path,
+    read_bytes: usize,
+    time: Duration,
+    observer: &mut dyn LoadObserver,
+) -> Result<RandomReads, EngineError> {
+    let model = ModelFile::open(target).ok();
+    let largest = model.as_ref().and_then(|model| model.files().iter().max_by_key(|file| file.len));
+    let path = largest.map_or(target, |file| &file.path);
+    let device = device_facts(path).map_err(|source| io_error("look at", path, source))?;
+    let file = ReadFile::open(path)?;
+    let half = usize::try_from(file.length() / 2).unwrap_or(usize::MAX) / BLOCK * BLOCK;
+    let read_bytes = read_bytes.next_multiple_of(BLOCK).min(READ_BYTES_MAX).min(half).max(BLOCK);
+    let doubt = match half {
+        0 => Some("the file is too short".to_owned()),
+        _ => doubt_about(&file, &device),
+    };
+    let (mut reader, _) = open_reader(ReaderChoice::Auto, SHORT_DEPTHS[SHORT_DEPTHS.len() - 1])?;
+    let mut offsets = random_offsets(file.length(), read_bytes, fresh_seed());
+    let mut figures = Vec::new();
+    for depth in SHORT_DEPTHS.into_iter().filter(|depth| depth * read_bytes <= SHORT_MEMORY_MAX) {
+        if observer.should_stop() {
+            return Err(EngineError::Cancelled);
+        }
+        let time = time / SHORT_DEPTHS.len() as u32;
+        let work = ProbeWork { record_bytes: read_bytes, parts: 1, records: depth, time };
+        let probed = if doubt.is_some() {
+            Probed::default()
+        } else {
+            let mut memory = probe_memory(&Ledger::unlimited(), Purpose::ReadRing, work)?;
+            probe(reader.as_mut(), &file, &mut memory, work, &mut offsets)?
+        };
+        figures.push(figure(Pattern::Random, read_bytes, depth, &probed, doubt.as_deref()));
+    }
+    Ok(RandomReads {
+        file: path.to_owned(),
+        file_bytes: Bytes(file.length()),
+        short_file: file.length() < FILE_MIN,
+        direct: file.io().is_direct(),
+        figures,
+    })
+}
+
 /// What is known of a model for this purpose.
 struct ModelReads {
     record_bytes_max: usize,

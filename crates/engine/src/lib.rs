@@ -43,6 +43,7 @@ pub use coldpress_experts::{
 };
 pub use coldpress_formats::FormatError;
 pub use coldpress_kernels::Isa;
+pub use coldpress_kernels::probe::processor_name;
 pub use coldpress_memory::{
     Bytes, DoesNotFit, Ledger, LedgerSnapshot, MachineFacts, Plan, SizeSpec, Suggestion,
 };
@@ -53,7 +54,7 @@ pub use coldpress_workers::THREADS_MAX;
 pub use configuration::{
     ForceMode, LoadConfiguration, POLICIES, PackUse, PolicyOrigin, Prefetch, ReaderKind, Residency,
 };
-pub use disk::{Ceiling, DiskFigure, DiskReport, Pattern, measure_disk};
+pub use disk::{Ceiling, DiskFigure, DiskReport, Pattern, RandomReads, measure_disk, measure_random_reads};
 pub use disk_tuning::{Basis, PageCacheUse, Reading};
 pub use error::EngineError;
 pub use generate::{FinishReason, GenerateObserver, GenerateOptions, Generation, Session, Silent};

@@ -4,18 +4,22 @@
 //! planned first, so that one that does not fit is refused before the first is measured. A depth above 0 is filled once and
 //! each run returns to it; at depth 0 each run starts with an empty session. Every run has the same tokens, so runs differ
 //! by the machine and by what the expert cache holds: the first one after a load is the cold one.
-//! Nothing is drawn while a run is measured. Next: `measure.rs`, `report.rs`, `text.rs`.
+//! Nothing is drawn while a run is measured. Next: `measure.rs`, `limit.rs`, `summary.rs`, `report.rs`, `html/mod.rs`.
 
+mod html;
+mod limit;
 mod measure;
 mod report;
+mod summary;
 pub mod text;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use coldpress::{LoadConfiguration, ModelSummary, Status};
-use serde_json::json;
+use coldpress::{LoadConfiguration, ModelSummary, Residency, RoutingTrace, Status};
 
+use self::limit::Limits;
 use self::measure::{Part, Run, Sizes};
 use crate::arguments::BenchArguments;
 use crate::environment::Environment;
@@ -23,50 +27,109 @@ use crate::progress::{Progress, Unit};
 use crate::{Ended, Usage, load, output};
 
 /// What was measured at one depth.
-pub struct Measurement {
+struct Measurement {
     /// Tokens in the KV cache before the prompt.
-    pub depth: usize,
+    depth: usize,
     /// How they came there; `None` at depth 0.
-    pub fill: Option<Part>,
+    fill: Option<Part>,
     /// At least one.
-    pub runs: Vec<Run>,
+    runs: Vec<Run>,
 }
 
 /// Everything measured with one configuration.
 struct Measured {
+    /// The residency that was asked for.
+    asked: Residency,
     status: Status,
     load_time: Duration,
     measurements: Vec<Measurement>,
+    /// Whether all runs gave the tokens that the first configuration gave at the same depth.
+    same_tokens: bool,
+    /// Which experts a further run chose, where that was asked for.
+    routing: Option<RoutingTrace>,
+}
+
+/// Everything that a report tells.
+struct Bench {
+    model_path: PathBuf,
+    model: ModelSummary,
+    sizes: Sizes,
+    depths: Vec<usize>,
+    repeat: usize,
+    rerun: String,
+    limits: Limits,
+    /// At least one.
+    all: Vec<Measured>,
+}
+
+impl Bench {
+    fn same_tokens(&self) -> bool {
+        self.all.iter().all(|measured| measured.same_tokens)
+    }
+
+    fn model_name(&self) -> &str {
+        self.model.name.as_deref().unwrap_or("unnamed model")
+    }
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// The model's context is too short, a configuration does not fit, loading or generating failed, or standard output did.
+/// The model's context is too short, a configuration does not fit, the page's place is taken, loading or generating failed,
+/// or standard output did.
 pub fn bench(arguments: &BenchArguments, environment: &Environment) -> Result<Ended> {
-    let (configurations, model) = plan_all(arguments, environment)?;
-    let mut all = Vec::new();
-    for (index, configuration) in configurations.iter().enumerate() {
-        let title = format!("bench {}/{}", index + 1, configurations.len());
-        match measure(arguments, configuration, &title)? {
-            Some(measured) => all.push(measured),
-            None => return Ok(Ended::Interrupted),
-        }
+    if let Some(path) = &arguments.html {
+        html::check(path)?;
     }
-    let rerun = rerun(std::env::args().skip(1), environment);
+    let (configurations, model) = plan_all(arguments, environment)?;
+    let mut all: Vec<Measured> = Vec::new();
+    for (index, (asked, configuration)) in configurations.iter().enumerate() {
+        let title = format!("bench {}/{}", index + 1, configurations.len());
+        // One heat map is enough: routing does not depend on the configuration.
+        let routing = arguments.html.is_some() && index + 1 == configurations.len() && model.moe_layers > 0;
+        let Some(mut measured) = measure(arguments, configuration, &title, routing)? else {
+            return Ok(Ended::Interrupted);
+        };
+        measured.asked = *asked;
+        let reference = all.first().unwrap_or(&measured);
+        measured.same_tokens = same_tokens(&reference.measurements, &measured.measurements);
+        all.push(measured);
+    }
+    let model_path = arguments.common.model.clone();
+    let limits = Limits::measure(&model_path, &all)?;
+    let bench = Bench {
+        model_path,
+        model,
+        sizes: Sizes { prompt: arguments.prompt_tokens, generated: arguments.gen_tokens },
+        depths: arguments.depths.clone(),
+        repeat: arguments.repeat,
+        rerun: rerun(std::env::args().skip(1), environment),
+        limits,
+        all,
+    };
+    if let Some(path) = &arguments.html {
+        html::write(&bench, path)?;
+    }
     if arguments.json {
-        output::json(&object(arguments, &model, &all, &rerun))?;
+        output::json(&report::object(&bench))?;
     } else {
-        output::text(&describe(arguments, &model, &all, &rerun))?;
+        output::text(&report::describe(&bench))?;
     }
     Ok(Ended::Done)
 }
 
-/// Every configuration, each of which fits; and the model.
+/// Whether every run has the tokens of the first reference run at its depth.
+fn same_tokens(reference: &[Measurement], measurements: &[Measurement]) -> bool {
+    reference.iter().zip(measurements).all(|(reference, measurement)| {
+        measurement.runs.iter().all(|run| run.tokens == reference.runs[0].tokens)
+    })
+}
+
+/// Every configuration, each of which fits, with the residency that was asked for; and the model.
 fn plan_all(
     arguments: &BenchArguments,
     environment: &Environment,
-) -> Result<(Vec<LoadConfiguration>, ModelSummary)> {
+) -> Result<(Vec<(Residency, LoadConfiguration)>, ModelSummary)> {
     let deepest = arguments.depths.iter().copied().max().unwrap_or(0);
     let (prompt, generated) = (arguments.prompt_tokens, arguments.gen_tokens);
     let needed = deepest.saturating_add(prompt).saturating_add(generated);
@@ -95,7 +158,7 @@ fn plan_all(
                 configuration = configuration.residency(residency);
             }
             model = Some(coldpress::plan(&arguments.common.model, &configuration)?.model);
-            configurations.push(configuration);
+            configurations.push((residency.unwrap_or_default(), configuration));
         }
     }
     Ok((configurations, model.expect("there is at least one configuration")))
@@ -106,11 +169,12 @@ fn some_or_default<T: Copy>(values: &[T]) -> Vec<Option<T>> {
     if values.is_empty() { vec![None] } else { values.iter().copied().map(Some).collect() }
 }
 
-/// Loads and measures one configuration; `None` if the user stopped it.
+/// Loads and measures one configuration, then records the routing of a further run if asked; `None` if the user stopped it.
 fn measure(
     arguments: &BenchArguments,
     configuration: &LoadConfiguration,
     title: &str,
+    routing: bool,
 ) -> Result<Option<Measured>> {
     let started = Instant::now();
     let mut runtime = load::load(&arguments.common.model, configuration)?;
@@ -131,54 +195,29 @@ fn measure(
             },
         };
         let mut measurement = Measurement { depth, fill, runs: Vec::new() };
-        for run in 0..arguments.repeat {
-            progress.update((measurements.len() * arguments.repeat + run) as u64, total);
+        for index in 0..arguments.repeat {
+            progress.update((measurements.len() * arguments.repeat + index) as u64, total);
             match measure::run(&mut runtime, &mut session, &ids, depth, sizes)? {
-                Some(run) => measurement.runs.push(run),
+                Some(mut run) => {
+                    run.cold = measurements.is_empty() && measurement.fill.is_none() && index == 0;
+                    measurement.runs.push(run);
+                }
                 None => return Ok(None),
             }
         }
         measurements.push(measurement);
     }
-    Ok(Some(Measured { status: runtime.status(), load_time, measurements }))
-}
-
-fn object(
-    arguments: &BenchArguments,
-    model: &ModelSummary,
-    all: &[Measured],
-    rerun: &str,
-) -> serde_json::Value {
-    let configurations = all
-        .iter()
-        .map(|measured| report::configuration(&measured.status, measured.load_time, &measured.measurements));
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "model": model,
-        "prompt_tokens": arguments.prompt_tokens,
-        "gen_tokens": arguments.gen_tokens,
-        "depths": arguments.depths,
-        "repeat": arguments.repeat,
-        "rerun": rerun,
-        "configurations": configurations.collect::<Vec<_>>(),
-    })
-}
-
-fn describe(arguments: &BenchArguments, model: &ModelSummary, all: &[Measured], rerun: &str) -> String {
-    let mut text = format!(
-        "{} ({}): {} prompt tokens, {} generated, {} runs of each\n",
-        model.name.as_deref().unwrap_or("unnamed model"),
-        model.family,
-        arguments.prompt_tokens,
-        arguments.gen_tokens,
-        arguments.repeat
-    );
-    for measured in all {
-        text.push('\n');
-        text.push_str(&report::tables(&measured.status, measured.load_time, &measured.measurements));
+    let status = runtime.status();
+    let mut trace = None;
+    if routing {
+        runtime.start_trace()?;
+        if measure::run(&mut runtime, &mut session, &ids, 0, sizes)?.is_none() {
+            return Ok(None);
+        }
+        trace = runtime.finish_trace();
     }
-    text.push_str(&format!("\nagain: {rerun}\n"));
-    text
+    let asked = Residency::Auto;
+    Ok(Some(Measured { asked, status, load_time, measurements, same_tokens: true, routing: trace }))
 }
 
 /// The command that was typed, for a shell.

@@ -1,45 +1,30 @@
-//! What `bench` says: medians with their spread, and the phases of the run in the middle.
+//! What `bench` says: one JSON object with every run, or tables with the medians and the run in the middle.
 //!
-//! Rates are medians over the runs with the smallest and the largest. Phases and expert figures come from one run, the one
-//! with the median wall time (the shorter of the two in the middle), because medians of parts do not add up to a whole.
+//! The figures of both come from `summary.rs` and `limit.rs`.
 
-use std::time::Duration;
-
-use coldpress::{Bytes, Status};
+use coldpress::{Bytes, Residency};
 use serde_json::{Value, json};
 
-use super::Measurement;
-use super::measure::{Part, Run};
+use super::limit::Bound;
+use super::measure::{Part, Stretch};
+use super::summary::{Spread, Summaries, Summary};
+use super::{Bench, Measured, Measurement};
 use crate::output::{milliseconds, phases_ms};
-
-/// Median, smallest and largest.
-pub struct Spread {
-    pub median: f64,
-    pub min: f64,
-    pub max: f64,
-}
-
-impl Spread {
-    /// Of at least one value.
-    pub fn of(values: impl Iterator<Item = f64>) -> Self {
-        let mut values: Vec<f64> = values.collect();
-        values.sort_unstable_by(f64::total_cmp);
-        let count = values.len();
-        let median = (values[(count - 1) / 2] + values[count / 2]) / 2.0;
-        Self { median, min: values[0], max: values[count - 1] }
-    }
-}
-
-/// The index of the part with the median wall time.
-fn middle(parts: &[Part]) -> usize {
-    let mut order: Vec<usize> = (0..parts.len()).collect();
-    order.sort_by_key(|&index| parts[index].wall);
-    order[(parts.len() - 1) / 2]
-}
 
 /// Wall time that no phase claims; negative when phases claim more than there was.
 fn residue_ms(part: &Part) -> f64 {
     milliseconds(part.wall) - milliseconds(part.phases.sum())
+}
+
+/// The phases in three: together they are their sum.
+fn time_ms(part: &Part) -> Value {
+    let phases = &part.phases;
+    let computing = phases.sum() - phases.disk_wait - phases.host;
+    json!({
+        "disk_wait": milliseconds(phases.disk_wait),
+        "compute": milliseconds(computing),
+        "host": milliseconds(phases.host),
+    })
 }
 
 fn per_token(part: &Part) -> Value {
@@ -48,10 +33,20 @@ fn per_token(part: &Part) -> Value {
         "hits": part.experts.hits as f64 / tokens,
         "misses": part.experts.misses as f64 / tokens,
         "bytes_read": part.experts.bytes_read as f64 / tokens,
-        "device_bytes_read": part.experts.device_bytes_read as f64 / tokens,
+        "device_bytes_read": part.device_bytes_per_token(),
+        "prefetched_bytes": part.experts.prefetched_bytes as f64 / tokens,
+        "prefetch_used_bytes": part.experts.prefetch_used_bytes as f64 / tokens,
     })
 }
 
+fn thirds(part: &Part) -> Option<Value> {
+    let of = |third: &Stretch| json!({ "tokens": third.tokens, "wall_ms": milliseconds(third.wall), "tokens_per_second": third.rate() });
+    part.thirds
+        .as_ref()
+        .map(|[first, middle, last]| json!({ "first": of(first), "middle": of(middle), "last": of(last) }))
+}
+
+/// What a single part has to tell.
 fn raw(part: &Part) -> Value {
     json!({
         "tokens": part.tokens,
@@ -60,47 +55,60 @@ fn raw(part: &Part) -> Value {
         "phases_ms": phases_ms(&part.phases),
         "phases_sum_ms": milliseconds(part.phases.sum()),
         "residue_ms": residue_ms(part),
+        "time_ms": time_ms(part),
+        "thirds": thirds(part),
+        "hit_rate": part.hit_rate(),
+        "experts_per_token": per_token(part),
         "experts": part.experts,
     })
 }
 
-fn summary(parts: &[Part]) -> Value {
-    let rate = Spread::of(parts.iter().map(Part::rate));
-    let index = middle(parts);
-    let part = &parts[index];
-    json!({
-        "tokens_per_second": { "median": rate.median, "min": rate.min, "max": rate.max },
-        "median_run": index,
-        "wall_ms": milliseconds(part.wall),
-        "phases_ms": phases_ms(&part.phases),
-        "phases_sum_ms": milliseconds(part.phases.sum()),
-        "residue_ms": residue_ms(part),
-        "experts_per_token": per_token(part),
-    })
+fn summary(summary: &Summary<'_>) -> Value {
+    let mut value = raw(summary.part);
+    let rate = &summary.rate;
+    value["tokens_per_second"] = json!({ "median": rate.median, "min": rate.min, "max": rate.max });
+    value["cold"] = json!(summary.cold);
+    value["runs"] = json!(summary.runs);
+    value["median_run"] = json!(summary.middle);
+    value["limit"] = summary.limit.value();
+    if summary.name == "prefill" {
+        value["ttft_ms"] = json!(milliseconds(summary.part.wall));
+    }
+    value
 }
 
-fn parts(runs: &[Run], of: fn(&Run) -> Part) -> Vec<Part> {
-    runs.iter().map(of).collect()
+fn pair(parts: &[Summary<'_>; 2]) -> Value {
+    json!({ "prefill": summary(&parts[0]), "decode": summary(&parts[1]) })
 }
 
 /// One configuration: what it was loaded as and every measurement.
-pub fn configuration(status: &Status, load_time: Duration, measurements: &[Measurement]) -> Value {
+fn configuration(bench: &Bench, measured: &Measured) -> Value {
+    let status = &measured.status;
     let plan = &status.plan.plan;
-    let depths = measurements.iter().map(|measurement| {
+    let depths = measured.measurements.iter().map(|measurement| {
+        let summaries = Summaries::of(bench, measured, measurement);
+        let [prefill, decode] = summaries.main();
         json!({
             "depth": measurement.depth,
             "fill": measurement.fill.as_ref().map(raw),
-            "prefill": summary(&parts(&measurement.runs, |run| run.prefill)),
-            "decode": summary(&parts(&measurement.runs, |run| run.decode)),
-            "runs": measurement.runs.iter().map(|run| {
-                json!({ "prefill": raw(&run.prefill), "decode": raw(&run.decode) })
-            }).collect::<Vec<_>>(),
+            "prefill": summary(prefill),
+            "decode": summary(decode),
+            "cold": summaries.cold.as_ref().map(pair),
+            "warm": summaries.warm.as_ref().map(pair),
+            "runs": measurement.runs.iter().map(|run| json!({
+                "cold": run.cold,
+                "ttft_ms": milliseconds(run.prefill.wall),
+                "prefill": raw(&run.prefill),
+                "decode": raw(&run.decode),
+            })).collect::<Vec<_>>(),
         })
     });
     json!({
         "budget_bytes": plan.budget,
         "peak_bytes": status.peak,
         "residency": status.plan.residency,
+        "residency_asked": measured.asked,
+        "same_tokens": measured.same_tokens,
         "policy": status.policy,
         "reader": status.reader,
         "pack": status.plan.pack,
@@ -111,75 +119,164 @@ pub fn configuration(status: &Status, load_time: Duration, measurements: &[Measu
         "chunk_tokens": plan.chunk_tokens,
         "slots": plan.slot_count,
         "records": plan.records_total,
-        "load_ms": milliseconds(load_time),
+        "load_ms": milliseconds(measured.load_time),
         "depths": depths.collect::<Vec<_>>(),
     })
 }
 
-/// The same as [`configuration`], as two tables.
-pub fn tables(status: &Status, load_time: Duration, measurements: &[Measurement]) -> String {
+/// The whole bench.
+pub fn object(bench: &Bench) -> Value {
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "model": bench.model,
+        "processor": coldpress::processor_name(),
+        "prompt_tokens": bench.sizes.prompt,
+        "gen_tokens": bench.sizes.generated,
+        "depths": bench.depths,
+        "repeat": bench.repeat,
+        "rerun": bench.rerun,
+        "same_tokens": bench.same_tokens(),
+        "limit": bench.limits.value(),
+        "configurations": bench.all.iter().map(|measured| configuration(bench, measured)).collect::<Vec<_>>(),
+    })
+}
+
+/// The same as [`object`], to read.
+pub fn describe(bench: &Bench) -> String {
+    let mut text = format!(
+        "{} ({}): {} prompt tokens, {} generated, {} runs of each\n",
+        bench.model_name(),
+        bench.model.family,
+        bench.sizes.prompt,
+        bench.sizes.generated,
+        bench.repeat
+    );
+    for measured in &bench.all {
+        text.push('\n');
+        text.push_str(&tables(bench, measured));
+    }
+    text.push('\n');
+    for line in bench.limits.lines() {
+        text.push_str(&format!("{line}\n"));
+    }
+    text.push_str(
+        "limit: the longer of computing alone and reading what was missed, as if they overlapped completely\n",
+    );
+    text.push_str(match bench.same_tokens() {
+        true => "tokens: the same in all runs of all configurations\n",
+        false => "tokens: NOT the same in all runs; this is a bug, please report it\n",
+    });
+    text.push_str(&format!("again: {}\n", bench.rerun));
+    text
+}
+
+/// What a configuration is, in a line.
+pub fn heading(measured: &Measured) -> String {
+    let status = &measured.status;
     let plan = &status.plan.plan;
-    let budget = match plan.budget {
-        Bytes::MAX => "unlimited budget".to_owned(),
-        budget => format!("budget {budget}"),
-    };
     let experts = if plan.records_total == 0 {
         String::new()
     } else {
         format!(", {} of {} experts in memory", plan.slot_count.min(plan.records_total), plan.records_total)
     };
-    let mut text = format!(
-        "{budget}, {}{experts}, {} threads, {}: peak {}, loaded in {:.1} s\n\n",
+    format!(
+        "{}, {}{experts}, {} threads, {}: peak {}, loaded in {:.1} s",
+        measured.budget_name("budget "),
         status.plan.residency.name(),
         status.plan.threads,
         status.plan.isa,
         status.peak.rss,
-        load_time.as_secs_f64()
-    );
+        measured.load_time.as_secs_f64()
+    )
+}
+
+fn tables(bench: &Bench, measured: &Measured) -> String {
+    let mut text = format!("{}\n\n", heading(measured));
     let mut rates = format!(
-        "  {:>6}  {:<8}{:>7}{:>10}{:>10}{:>10}{:>12}{:>13}{:>14}\n",
-        "depth", "part", "tokens", "tok/s", "min", "max", "hits/token", "misses/token", "read/token"
+        "  {:>6}  {:<8}{:<6}{:>7}{:>10}{:>10}{:>10}{:>10}{:>10}{:>7}{:>13}  {}\n",
+        "depth",
+        "part",
+        "runs",
+        "tokens",
+        "tok/s",
+        "min",
+        "max",
+        "first 1/3",
+        "last 1/3",
+        "hits",
+        "read/token",
+        "of limit"
     );
-    let mut times = format!("  {:>6}  {:<8}", "depth", "part");
+    let mut times = format!("  {:>6}  {:<8}{:<6}", "depth", "part", "runs");
     for name in ["attention", "experts", "arrange", "dense", "head", "disk wait", "host", "sum", "wall"] {
         times.push_str(&format!("{name:>11}"));
     }
     times.push_str(&format!("{:>9}\n", "residue"));
-    for measurement in measurements {
-        let mut row = |name: &str, parts: &[Part]| {
-            rates.push_str(&rate_row(measurement.depth, name, parts));
-            times.push_str(&time_row(measurement.depth, name, &parts[middle(parts)]));
-        };
+    for measurement in &measured.measurements {
+        let summaries = Summaries::of(bench, measured, measurement);
         if let Some(fill) = &measurement.fill {
-            row("fill", &[*fill]);
+            let rate = Spread::of([fill.rate()].into_iter());
+            rates.push_str(&rate_row(measurement.depth, "fill", "", fill, &rate, "-"));
+            times.push_str(&time_row(measurement, "fill", "", fill));
         }
-        row("prefill", &parts(&measurement.runs, |run| run.prefill));
-        row("decode", &parts(&measurement.runs, |run| run.decode));
+        for summary in summaries.all() {
+            let (name, warmth) = (summary.name, warmth(summary.cold));
+            rates.push_str(&rate_row(
+                measurement.depth,
+                name,
+                warmth,
+                summary.part,
+                &summary.rate,
+                &of_limit(summary),
+            ));
+            times.push_str(&time_row(measurement, name, warmth, summary.part));
+        }
     }
     text.push_str(&rates);
-    text.push_str("\n  milliseconds of the median run\n");
+    text.push_str(
+        "\n  milliseconds of the median run; the wall time of prefill is the time to the first token\n",
+    );
     text.push_str(&times);
     text
 }
 
-fn rate_row(depth: usize, name: &str, parts: &[Part]) -> String {
-    let rate = Spread::of(parts.iter().map(Part::rate));
-    let part = &parts[middle(parts)];
-    let tokens = part.tokens.max(1) as f64;
+/// `cold` or `warm`.
+pub fn warmth(cold: bool) -> &'static str {
+    if cold { "cold" } else { "warm" }
+}
+
+/// What was reached of the limit, and what bounds it.
+pub fn of_limit(summary: &Summary<'_>) -> String {
+    let bound = match summary.limit.bound() {
+        Bound::Computing if summary.limit.reading().is_none() => "computing, disk unknown",
+        bound => bound.name(),
+    };
+    format!("{:.0}% ({bound})", summary.limit.percent())
+}
+
+/// A hit rate, or that nothing was asked for.
+pub fn hits(part: &Part) -> String {
+    part.hit_rate().map_or("-".to_owned(), |rate| format!("{:.1}%", 100.0 * rate))
+}
+
+fn rate_row(depth: usize, name: &str, warmth: &str, part: &Part, rate: &Spread, of_limit: &str) -> String {
+    let third =
+        |index: usize| part.thirds.map_or("-".to_owned(), |thirds| format!("{:.1}", thirds[index].rate()));
     format!(
-        "  {depth:>6}  {name:<8}{:>7}{:>10.1}{:>10.1}{:>10.1}{:>12.1}{:>13.1}{:>14}\n",
+        "  {depth:>6}  {name:<8}{warmth:<6}{:>7}{:>10.1}{:>10.1}{:>10.1}{:>10}{:>10}{:>7}{:>13}  {of_limit}\n",
         part.tokens,
         rate.median,
         rate.min,
         rate.max,
-        part.experts.hits as f64 / tokens,
-        part.experts.misses as f64 / tokens,
-        Bytes((part.experts.bytes_read as f64 / tokens) as u64).to_string(),
+        third(0),
+        third(2),
+        hits(part),
+        Bytes(part.device_bytes_per_token() as u64).to_string(),
     )
 }
 
-fn time_row(depth: usize, name: &str, part: &Part) -> String {
-    let mut row = format!("  {depth:>6}  {name:<8}");
+fn time_row(measurement: &Measurement, name: &str, warmth: &str, part: &Part) -> String {
+    let mut row = format!("  {:>6}  {name:<8}{warmth:<6}", measurement.depth);
     let wall = milliseconds(part.wall);
     let figures = part.phases.named().into_iter().map(|(_, time)| milliseconds(time));
     for figure in figures.chain([milliseconds(part.phases.sum()), wall]) {
@@ -189,16 +286,20 @@ fn time_row(depth: usize, name: &str, part: &Part) -> String {
     row
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Measured {
+    /// The budget as people read it, `prefix` before a figure.
+    pub fn budget_name(&self, prefix: &str) -> String {
+        match self.status.plan.plan.budget {
+            Bytes::MAX => "unlimited".to_owned(),
+            budget => format!("{prefix}{budget}"),
+        }
+    }
 
-    #[test]
-    fn a_spread_has_the_middle_of_its_values() {
-        let of = |values: &[f64]| Spread::of(values.iter().copied());
-        let odd = of(&[3.0, 1.0, 2.0]);
-        assert_eq!((odd.median, odd.min, odd.max), (2.0, 1.0, 3.0));
-        assert_eq!(of(&[4.0, 1.0, 2.0, 3.0]).median, 2.5);
-        assert_eq!(of(&[7.0]).median, 7.0);
+    /// The residency that was asked for, and what `auto` became.
+    pub fn residency_name(&self) -> String {
+        match self.asked {
+            Residency::Auto => format!("auto: {}", self.status.plan.residency.name()),
+            asked => asked.name().to_owned(),
+        }
     }
 }
