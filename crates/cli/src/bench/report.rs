@@ -5,7 +5,6 @@
 use coldpress::{Bytes, Residency};
 use serde_json::{Value, json};
 
-use super::limit::Bound;
 use super::measure::{Part, Stretch};
 use super::summary::{Spread, Summaries, Summary};
 use super::{Bench, Measured, Measurement};
@@ -247,10 +246,7 @@ pub fn warmth(cold: bool) -> &'static str {
 
 /// What was reached of the limit, and what bounds it.
 pub fn of_limit(summary: &Summary<'_>) -> String {
-    let bound = match summary.limit.bound() {
-        Bound::Computing if summary.limit.reading().is_none() => "computing, disk unknown",
-        bound => bound.name(),
-    };
+    let bound = if summary.limit.reading().is_some() { summary.limit.bound().name() } else { "disk unknown" };
     format!("{:.0}% ({bound})", summary.limit.percent())
 }
 

@@ -6,8 +6,12 @@ use super::{Bench, Point, escaped, figure, step_of_axis, tick};
 use crate::output::milliseconds;
 
 const WIDTH: f64 = 1060.0;
-const LEFT: f64 = 250.0;
-const RIGHT: f64 = 880.0;
+/// Room for the figures beside the longest bar.
+const FIGURES: f64 = 240.0;
+const RIGHT: f64 = WIDTH - FIGURES;
+/// Most room for names, and what a character of them takes.
+const NAMES_MAX: f64 = 380.0;
+const CHARACTER: f64 = 7.6;
 const TOP: f64 = 8.0;
 const ROW: f64 = 34.0;
 const BAR: f64 = 22.0;
@@ -46,10 +50,12 @@ pub fn section(page: &mut String, bench: &Bench, points: &[Point<'_>]) {
     };
     let most = points.iter().map(longest).fold(1e-6, f64::max);
     let step = step_of_axis(most);
-    let scale = (RIGHT - LEFT) / most;
+    let longest_name = points.iter().map(|point| point.name(bench).chars().count()).max().unwrap_or(0);
+    let left = (CHARACTER * longest_name as f64 + 20.0).min(NAMES_MAX);
+    let scale = (RIGHT - left) / most;
     for index in 0..=(most / step).floor() as usize {
         let value = step * index as f64;
-        let x = LEFT + scale * value;
+        let x = left + scale * value;
         let _ = writeln!(
             page,
             "<path class=\"grid\" d=\"M{x:.1} {TOP}V{bottom}\"/>\
@@ -61,22 +67,22 @@ pub fn section(page: &mut String, bench: &Bench, points: &[Point<'_>]) {
     let _ = writeln!(
         page,
         "<text class=\"soft\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">milliseconds per token</text>",
-        (LEFT + RIGHT) / 2.0,
+        (left + RIGHT) / 2.0,
         bottom + 40.0
     );
     for (index, point) in points.iter().enumerate() {
-        bar(page, bench, point, TOP + ROW * index as f64, scale);
+        bar(page, bench, point, TOP + ROW * index as f64, left, scale);
     }
     page.push_str("</svg></div>\n");
 }
 
-fn bar(page: &mut String, bench: &Bench, point: &Point<'_>, y: f64, scale: f64) {
+fn bar(page: &mut String, bench: &Bench, point: &Point<'_>, y: f64, left: f64, scale: f64) {
     let decode = point.decode();
     let tokens = decode.part.tokens.max(1) as f64;
     let (text_y, bar_y) = (y + ROW / 2.0 + 4.5, y + (ROW - BAR) / 2.0);
     let name = escaped(&point.name(bench));
-    let _ = writeln!(page, "<text x=\"{}\" y=\"{text_y}\" text-anchor=\"end\">{name}</text>", LEFT - 12.0);
-    let mut x = LEFT;
+    let _ = writeln!(page, "<text x=\"{}\" y=\"{text_y}\" text-anchor=\"end\">{name}</text>", left - 12.0);
+    let mut x = left;
     for ((colour, phase), (_, time)) in PHASES.iter().zip(decode.part.phases.named()) {
         let per_token = milliseconds(time) / tokens;
         let width = per_token * scale;
@@ -87,16 +93,17 @@ fn bar(page: &mut String, bench: &Bench, point: &Point<'_>, y: f64, scale: f64) 
         );
         x += width;
     }
-    let limit = LEFT + scale * milliseconds(decode.limit.time()) / tokens;
+    let limit = left + scale * milliseconds(decode.limit.time()) / tokens;
     let (mark_top, mark_bottom) = (bar_y - 4.0, bar_y + BAR + 4.0);
     let _ = writeln!(page, "<path class=\"limit\" d=\"M{limit:.1} {mark_top}V{mark_bottom}\"/>");
     let wall = milliseconds(decode.part.wall) / tokens;
     let _ = writeln!(
         page,
-        "<text x=\"{}\" y=\"{text_y}\">{} ms</text><text class=\"soft\" x=\"{}\" y=\"{text_y}\">{:.0}% of limit</text>",
+        "<text x=\"{}\" y=\"{text_y}\">{} ms</text><text class=\"soft\" x=\"{}\" y=\"{text_y}\">{:.0}% of limit{}</text>",
         x.max(limit) + 10.0,
         figure(wall),
         x.max(limit) + 76.0,
-        decode.limit.percent()
+        decode.limit.percent(),
+        if decode.limit.reading().is_some() { "" } else { ", disk unknown" }
     );
 }

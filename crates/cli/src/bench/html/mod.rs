@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::io::Read;
 use std::path::Path;
 
-use coldpress::{Bytes, EngineError};
+use coldpress::{Bytes, EngineError, Residency};
 
 use super::measure::Part;
 use super::report::{heading, hits, of_limit, warmth};
@@ -179,23 +179,22 @@ fn cards(page: &mut String, bench: &Bench, points: &[Point<'_>]) {
     page.push_str("</div>\n");
 }
 
-const COLUMNS: [&str; 16] = [
+const COLUMNS: [&str; 15] = [
     "depth",
     "part",
     "runs",
     "tok/s",
     "min – max",
-    "first third",
-    "last third",
-    "hit rate",
-    "device bytes<br>per token",
+    "first<br>third",
+    "last<br>third",
+    "hit<br>rate",
+    "read per<br>token",
     "read ahead,<br>used",
     "disk wait<br>ms",
     "compute<br>ms",
     "host<br>ms",
     "wall<br>ms",
-    "of limit",
-    "tokens",
+    "of limit,<br>bound",
 ];
 
 fn table(page: &mut String, points: &[Point<'_>]) {
@@ -215,8 +214,10 @@ fn table(page: &mut String, points: &[Point<'_>]) {
             let span = COLUMNS.len();
             let _ = writeln!(
                 page,
-                "<tr class=\"head\"><td colspan=\"{span}\">{}</td></tr>",
-                escaped(&heading(point.measured))
+                "<tr class=\"head\"><td colspan=\"{span}\">{}{}; {} tokens</td></tr>",
+                escaped(&heading(point.measured)),
+                if point.measured.asked == Residency::Auto { "; residency chosen by auto" } else { "" },
+                if point.measured.same_tokens { "the same" } else { "DIFFERENT" }
             );
             last = Some(point.measured);
         }
@@ -243,7 +244,10 @@ fn row(page: &mut String, point: &Point<'_>, summary: &Summary<'_>) {
         summary.name.to_owned(),
         format!("{} {}", summary.runs, warmth(summary.cold)),
         figure(summary.rate.median),
-        format!("{} – {}", figure(summary.rate.min), figure(summary.rate.max)),
+        match summary.runs {
+            1 => "–".to_owned(),
+            _ => format!("{} – {}", figure(summary.rate.min), figure(summary.rate.max)),
+        },
         third(0),
         third(2),
         hits(part),
@@ -254,7 +258,6 @@ fn row(page: &mut String, point: &Point<'_>, summary: &Summary<'_>) {
         ms(phases.host),
         ms(part.wall),
         of_limit(summary),
-        if point.measured.same_tokens { "same" } else { "DIFFERENT" }.to_owned(),
     ];
     page.push_str(if summary.cold { "<tr class=\"cold\">" } else { "<tr>" });
     for (index, cell) in cells.iter().enumerate() {
