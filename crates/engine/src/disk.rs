@@ -479,4 +479,22 @@ mod tests {
             assert!(figure.not_a_figure.is_some());
         }
     }
+
+    #[test]
+    fn a_file_that_is_no_model_is_read_as_it_is_and_a_tiny_one_has_no_figure() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a");
+        for (bytes, readable) in [(10, false), (1 << 20, true)] {
+            std::fs::write(&path, vec![1; bytes]).expect("a file");
+            let time = Duration::from_millis(30);
+            let found =
+                measure_random_reads(&path, 10_000, time, &mut crate::generate::Silent).expect("a report");
+            assert_eq!((found.file_bytes, found.short_file), (Bytes(bytes as u64), true));
+            assert_eq!(found.figures.len(), SHORT_DEPTHS.len());
+            // Where temporary files lie in memory, neither has a figure.
+            assert!(readable || found.bytes_per_second().is_none());
+            assert_eq!(found.bytes_per_second().is_none(), found.figures[0].not_a_figure.is_some());
+            assert_eq!(found.figures[0].read_bytes, if readable { 12_288 } else { BLOCK });
+        }
+    }
 }
