@@ -20,11 +20,11 @@ const BAR: f64 = 22.0;
 const PHASES: [(&str, &str); 7] = [
     ("#3f7cb8", "attention"),
     ("#2f9e77", "experts"),
-    ("#d9a400", "arrange: make records of what was read"),
-    ("#8a6fdf", "dense: router, shared experts"),
+    ("#d9a400", "arrange (records of what was read)"),
+    ("#8a6fdf", "dense feed-forward, router"),
     ("#9a7260", "head"),
     ("#d9534a", "disk wait"),
-    ("#9aa2ab", "host: sampling, text"),
+    ("#9aa2ab", "host (sampling, text)"),
 ];
 
 /// The bars with their legend.

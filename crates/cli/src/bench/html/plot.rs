@@ -34,6 +34,7 @@ const PLOTS: [(&str, &str, Figure); 4] = [
         point.decode().part.hit_rate().map(|rate| (100.0 * rate, 100.0 * rate, 100.0 * rate))
     }),
     ("Read per generated token", "MiB asked of the device", |point| {
+        point.decode().part.hit_rate()?;
         let mib = point.decode().part.device_bytes_per_token() / f64::from(1 << 20);
         Some((mib, mib, mib))
     }),
@@ -59,7 +60,11 @@ pub fn section(page: &mut String, bench: &Bench, points: &[Point<'_>]) {
         let _ = writeln!(page, "<span><i style=\"background: {colour}\"></i>{}</span>", escaped(name));
     }
     page.push_str("</div>\n<div class=\"plots\">\n");
+    // Models without routed experts have no hits and no reads to show.
     for (title, subject, figure) in PLOTS {
+        if points.iter().all(|point| figure(point).is_none()) {
+            continue;
+        }
         draw(page, bench, title, subject, figure, &budgets, &series);
     }
     page.push_str("</div>\n");
