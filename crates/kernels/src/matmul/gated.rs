@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use coldpress_workers::Team;
 
-use super::{CHUNKS_PER_WORKER, MatmulJob};
+use super::{CHUNKS_PER_WORKER, MatmulJob, job_of, part};
 use crate::Kernels;
 use crate::activations::{ActivationBlock, InputRows, blocks_per_row, quantize_on_this_thread};
 use crate::blocks::STEP_COLUMNS;
@@ -107,18 +107,11 @@ pub fn gated(team: &Team<'_>, kernels: Kernels, jobs: &mut [GatedJob<'_>]) {
     let chunks_of = |job: &GatedJob<'_>| job.units().div_ceil(job.units_per_chunk(chunk_cost));
     let chunks = jobs.iter().map(chunks_of).sum();
     team.for_each_chunk(chunks, |chunk, _worker| {
-        let mut chunk = chunk;
-        for job in jobs {
-            let of_job = chunks_of(job);
-            if chunk < of_job {
-                let per_chunk = job.units_per_chunk(chunk_cost);
-                let units = chunk * per_chunk..((chunk + 1) * per_chunk).min(job.units());
-                // SAFETY: `jobs` is borrowed mutably for the whole call, every chunk number runs once, and different
-                // chunk numbers stand for different units.
-                unsafe { job.run(kernels, units) };
-                return;
-            }
-            chunk -= of_job;
+        if let Some((job, chunk)) = job_of(jobs, chunk, chunks_of) {
+            let units = part(chunk, job.units_per_chunk(chunk_cost), job.units());
+            // SAFETY: `jobs` is borrowed mutably for the whole call, every chunk number runs once, and different chunk
+            // numbers stand for different units.
+            unsafe { job.run(kernels, units) };
         }
     });
 }

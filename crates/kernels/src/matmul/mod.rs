@@ -142,22 +142,21 @@ impl<'a> MatmulJob<'a> {
     }
 }
 
-/// The job and the groups of chunk number `chunk`, counting through all jobs.
-fn chunk_of<'j, 'a>(
-    jobs: &'j [MatmulJob<'a>],
-    mut chunk: usize,
-    chunk_cost: usize,
-) -> Option<(&'j MatmulJob<'a>, Range<usize>)> {
+/// The job that chunk number `chunk` belongs to, counting through all jobs, and its number among the chunks of that job.
+fn job_of<J>(jobs: &[J], mut chunk: usize, chunks_of: impl Fn(&J) -> usize) -> Option<(&J, usize)> {
     for job in jobs {
-        let groups_per_chunk = job.groups_per_chunk(chunk_cost);
-        let chunks = job.groups().div_ceil(groups_per_chunk);
+        let chunks = chunks_of(job);
         if chunk < chunks {
-            let first = chunk * groups_per_chunk;
-            return Some((job, first..(first + groups_per_chunk).min(job.groups())));
+            return Some((job, chunk));
         }
         chunk -= chunks;
     }
     None
+}
+
+/// Part number `part` of `0..total`, cut into parts of `per_part`.
+fn part(part: usize, per_part: usize, total: usize) -> Range<usize> {
+    part * per_part..((part + 1) * per_part).min(total)
 }
 
 /// Runs all jobs as one parallel region and returns when every output is written. Allocates nothing.
@@ -165,9 +164,11 @@ pub fn matmul(team: &Team<'_>, kernels: Kernels, jobs: &mut [MatmulJob<'_>]) {
     let jobs: &[MatmulJob<'_>] = jobs;
     let cost: usize = jobs.iter().map(MatmulJob::cost).sum();
     let chunk_cost = cost.div_ceil(team.threads() * CHUNKS_PER_WORKER);
-    let chunks = jobs.iter().map(|job| job.groups().div_ceil(job.groups_per_chunk(chunk_cost))).sum();
+    let chunks_of = |job: &MatmulJob<'_>| job.groups().div_ceil(job.groups_per_chunk(chunk_cost));
+    let chunks = jobs.iter().map(chunks_of).sum();
     team.for_each_chunk(chunks, |chunk, _worker| {
-        if let Some((job, groups)) = chunk_of(jobs, chunk, chunk_cost) {
+        if let Some((job, chunk)) = job_of(jobs, chunk, chunks_of) {
+            let groups = part(chunk, job.groups_per_chunk(chunk_cost), job.groups());
             // SAFETY: `jobs` is borrowed mutably for the whole call, every chunk number runs once, and different chunk
             // numbers stand for different groups.
             unsafe { job.run(kernels, groups) };
