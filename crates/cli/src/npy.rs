@@ -4,10 +4,11 @@
 //! when it is complete.
 
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use coldpress::begins_with;
 
 /// An array that is being written.
 pub struct NpyWriter {
@@ -18,10 +19,8 @@ pub struct NpyWriter {
     rows_left: usize,
 }
 
-fn is_npy(path: &Path) -> bool {
-    let mut magic = [0; 6];
-    File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && &magic == b"\x93NUMPY"
-}
+/// What every .npy file begins with.
+const MAGIC: &[u8] = b"\x93NUMPY";
 
 impl NpyWriter {
     /// Starts an array of `rows` x `columns`.
@@ -29,8 +28,7 @@ impl NpyWriter {
     /// # Errors
     /// The file cannot be created.
     pub fn create(path: &Path, rows: usize, columns: usize) -> Result<Self> {
-        let regular = path.metadata().map_or(true, |found| found.is_file() && is_npy(path));
-        if !regular {
+        if path.exists() && !begins_with(path, MAGIC) {
             bail!("{} exists and is not a .npy file: it is not overwritten", path.display());
         }
         let mut temporary = path.as_os_str().to_owned();
@@ -45,7 +43,8 @@ impl NpyWriter {
         header.push_str(&" ".repeat(padded - 1 - header.len()));
         header.push('\n');
         let length = u16::try_from(header.len()).expect("a two-dimensional header is short");
-        file.write_all(b"\x93NUMPY\x01\x00").with_context(context)?;
+        file.write_all(MAGIC).with_context(context)?;
+        file.write_all(b"\x01\x00").with_context(context)?;
         file.write_all(&length.to_le_bytes()).with_context(context)?;
         file.write_all(header.as_bytes()).with_context(context)?;
         Ok(Self { file, temporary, path: path.to_owned(), columns, rows_left: rows })

@@ -1,8 +1,17 @@
-//! Small files that are replaced as a whole.
+//! Files that are written for others: which ones may be replaced, and small ones that are replaced as a whole.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
+
+/// Whether `path` is a regular file that begins with `opening`: of the kind that a caller writes, so that it may be replaced.
+/// Nothing else is opened, because opening a pipe would wait for a writer.
+pub fn begins_with(path: &Path, opening: &[u8]) -> bool {
+    let mut found = vec![0; opening.len()];
+    path.is_file()
+        && File::open(path).and_then(|mut file| file.read_exact(&mut found)).is_ok()
+        && found == opening
+}
 
 /// Writes `path` so that whoever reads it finds the old content or all of the new one, whatever happens meanwhile.
 ///

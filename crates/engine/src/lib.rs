@@ -57,6 +57,7 @@ pub use configuration::{
 pub use disk::{Ceiling, DiskFigure, DiskReport, Pattern, RandomReads, measure_disk, measure_random_reads};
 pub use disk_tuning::{Basis, PageCacheUse, Reading};
 pub use error::EngineError;
+pub use files::begins_with;
 pub use generate::{FinishReason, GenerateObserver, GenerateOptions, Generation, Session, Silent};
 pub use inspect::{Inspection, inspect};
 pub use learnt::{PolicyChoice, Profile};

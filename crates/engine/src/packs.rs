@@ -3,7 +3,6 @@
 //! A pack lies in a folder under its model's fingerprint, so models never get each other's experts. A pack that cannot be
 //! used is reported and left alone; reading experts from the model file gives the same bytes.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,6 +18,7 @@ use coldpress_workers::Workers;
 
 use crate::configuration::{PackUse, Residency};
 use crate::error::EngineError;
+use crate::files::begins_with;
 use crate::plan::{PROGRAM_BYTES, Prepared};
 use crate::runtime::{LoadObserver, LoadStage};
 
@@ -223,18 +223,12 @@ fn pack_path(out: &Path, file: &ModelFile, spec: &ModelSpec) -> Result<PathBuf, 
     };
     match path.metadata() {
         Err(_) => Ok(path),
-        Ok(found) if found.is_file() && is_pack(&path) => Ok(path),
+        Ok(_) if begins_with(&path, PACK_MAGIC) => Ok(path),
         Ok(_) => {
             let reason = "exists and is not a pack: it is not overwritten; choose another place".to_owned();
             Err(EngineError::BadOutput { path, reason })
         }
     }
-}
-
-fn is_pack(path: &Path) -> bool {
-    let mut magic = [0; PACK_MAGIC.len()];
-    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-    read.is_ok() && magic == *PACK_MAGIC
 }
 
 /// A model whose pack is to be written, and what to write it with.

@@ -2,14 +2,14 @@
 //!
 //! Off unless asked for. A trace is bounded, lies outside the plan's memory (a few megabytes at most) and holds no text.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 
 use coldpress_experts::trace::{TRACE_BYTES_DEFAULT, TRACE_MAGIC};
 use coldpress_experts::{Fingerprint, RoutingTrace};
 
 use crate::error::EngineError;
-use crate::files::replace;
+use crate::files::{begins_with, replace};
 use crate::runtime::Runtime;
 
 impl Runtime {
@@ -50,14 +50,8 @@ impl Runtime {
 /// `path` is something else, or cannot be written.
 pub fn write_trace(trace: &RoutingTrace, path: &Path) -> Result<u64, EngineError> {
     let bad = |reason: String| EngineError::BadOutput { path: path.to_owned(), reason };
-    if path.exists() {
-        let mut magic = [0; TRACE_MAGIC.len()];
-        let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-        if !path.is_file() || read.is_err() || magic != *TRACE_MAGIC {
-            return Err(bad(
-                "exists and is not a trace: it is not overwritten; choose another place".to_owned()
-            ));
-        }
+    if path.exists() && !begins_with(path, TRACE_MAGIC) {
+        return Err(bad("exists and is not a trace: it is not overwritten; choose another place".to_owned()));
     }
     let bytes = trace.to_bytes();
     replace(path, |file| file.write_all(&bytes))

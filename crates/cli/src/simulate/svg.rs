@@ -1,10 +1,9 @@
 //! Hit-rate curves as one SVG file: no scripts, no fonts, no links; follows the reader's light or dark scheme.
 
 use std::fmt::Write;
-use std::io::Read;
 use std::path::Path;
 
-use coldpress::{EngineError, ReplayCounts, Simulation};
+use coldpress::{EngineError, ReplayCounts, Simulation, begins_with};
 
 /// What every drawing begins with; files that do not are never replaced.
 const OPENING: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\"";
@@ -26,12 +25,8 @@ const COLOURS: [&str; 9] =
 /// `path` is something else, or cannot be written.
 pub fn write(simulation: &Simulation, path: &Path) -> Result<(), EngineError> {
     let bad = |reason: String| EngineError::BadOutput { path: path.to_owned(), reason };
-    if path.exists() {
-        let mut opening = vec![0; OPENING.len()];
-        let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut opening));
-        if read.is_err() || opening != OPENING.as_bytes() {
-            return Err(bad("exists and is no drawing of this program: it is not overwritten".to_owned()));
-        }
+    if path.exists() && !begins_with(path, OPENING.as_bytes()) {
+        return Err(bad("exists and is no drawing of this program: it is not overwritten".to_owned()));
     }
     std::fs::write(path, draw(simulation)).map_err(|error| bad(format!("cannot be written: {error}")))
 }

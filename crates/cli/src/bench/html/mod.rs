@@ -8,10 +8,9 @@ mod heat;
 mod plot;
 
 use std::fmt::Write;
-use std::io::Read;
 use std::path::Path;
 
-use coldpress::{Bytes, EngineError, Residency};
+use coldpress::{Bytes, EngineError, Residency, begins_with};
 
 use super::measure::Part;
 use super::report::{heading, hits, of_limit, warmth};
@@ -37,11 +36,10 @@ pub fn check(path: &Path) -> Result<(), EngineError> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         return if folder.is_dir() { Ok(()) } else { Err(bad("its folder does not exist")) };
     }
-    let mut opening = vec![0; OPENING.len()];
-    let ours = path.is_file()
-        && std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut opening)).is_ok()
-        && opening == OPENING.as_bytes();
-    if ours { Ok(()) } else { Err(bad("exists and is no bench page of this program: it is not overwritten")) }
+    if begins_with(path, OPENING.as_bytes()) {
+        return Ok(());
+    }
+    Err(bad("exists and is no bench page of this program: it is not overwritten"))
 }
 
 /// Writes the page, replacing at most another one.
