@@ -37,6 +37,11 @@ parser.add_argument("--small")
 parser.add_argument("--program", default=str(ROOT / "target/release/coldpress"))
 parser.add_argument("--as-peer", help=argparse.SUPPRESS)
 parser.add_argument("--runs", type=int, default=0, help=argparse.SUPPRESS)
+# Of --as-peer: another text than the repeated one, tokens computed together, and a line of JSON after the prompt and after every token, for
+# a caller that may have to end the run.
+parser.add_argument("--text", default=str(ROOT / "crates/cli/src/bench/english.txt"), help=argparse.SUPPRESS)
+parser.add_argument("--batch", type=int, default=512, help=argparse.SUPPRESS)
+parser.add_argument("--progress", action="store_true", help=argparse.SUPPRESS)
 options = parser.parse_args()
 
 
@@ -51,26 +56,31 @@ def peer_run(model):
     handle = llama_cpp.llama_model_load_from_file(model.encode(), parameters)
     vocabulary = llama_cpp.llama_model_get_vocab(handle)
     size = llama_cpp.llama_vocab_n_tokens(vocabulary)
-    text = (ROOT / "crates/cli/src/bench/english.txt").read_bytes() * 64
+    text = Path(options.text).read_bytes() * 64
     wanted = options.depth + options.prompt_tokens
     ids = (llama_cpp.llama_token * (len(text) + 8))()
     count = llama_cpp.llama_tokenize(vocabulary, text, len(text), ids, len(ids), False, False)
     assert count >= wanted, "the text is too short"
     context = llama_cpp.llama_context_default_params()
     context.n_ctx = wanted + options.gen_tokens + 8
-    context.n_batch = context.n_ubatch = 512
+    context.n_batch = context.n_ubatch = options.batch
     context.n_threads = context.n_threads_batch = options.threads
     context = llama_cpp.llama_init_from_model(handle, context)
 
     def decode(tokens):
-        for first in range(0, len(tokens), 512):
-            part = (llama_cpp.llama_token * len(tokens[first:first + 512]))(*tokens[first:first + 512])
+        for first in range(0, len(tokens), options.batch):
+            part = tokens[first:first + options.batch]
+            part = (llama_cpp.llama_token * len(part))(*part)
             if llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(part, len(part))) != 0:
                 sys.exit("llama_decode failed")
 
     def best():
         logits = llama_cpp.llama_get_logits_ith(context, -1)
         return int(numpy.ctypeslib.as_array(logits, shape=(size,)).argmax())
+
+    def report(prefill, generate=None, tokens=0, **more):
+        rates = {"prefill": options.prompt_tokens / prefill, "decode": tokens / generate if tokens else None, "generated": tokens}
+        print(json.dumps({**rates, **more}), flush=True)
 
     prompt = list(ids[:wanted])
     for _ in range(options.runs or RUNS_PER_TURN):
@@ -80,13 +90,16 @@ def peer_run(model):
         decode(prompt[options.depth:])
         token = best()
         prefill = time.perf_counter() - started
+        if options.progress:
+            report(prefill)
         started = time.perf_counter()
-        for _ in range(options.gen_tokens):
+        for done in range(1, options.gen_tokens + 1):
             decode([token])
             token = best()
+            if options.progress:
+                report(prefill, time.perf_counter() - started, done)
         generate = time.perf_counter() - started
-    print(json.dumps({"prefill": options.prompt_tokens / prefill, "decode": options.gen_tokens / generate,
-                      "system": llama_cpp.llama_print_system_info().decode()}))
+    report(prefill, generate, options.gen_tokens, system=llama_cpp.llama_print_system_info().decode())
 
 
 def install_peer():

@@ -131,3 +131,6 @@ for tensor, name in work:
     assert list(data.shape) == grown_shape(tensor, name)[0], name
     writer.write_tensor_data(np.ascontiguousarray(data))
 writer.close()
+with open(options.large, "r+b") as file:  # a block device, which can hold the file for another read-ahead, has whole sectors
+    size = file.seek(0, 2)
+    file.truncate(-(-size // 4096) * 4096)
