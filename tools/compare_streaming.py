@@ -16,7 +16,7 @@ Engines (--engines picks some by name):
                      own and with --read-ahead KiB
   mmap128-batch      the same with 2,048 tokens computed together instead of 512, for longer prompts: fewer passes over the experts, more memory
   ftllm              disk mode, with the largest of the caches --ftllm-caches (shares of the budget) that the limit leaves alive
-  ftllm-more         ftllm with 2.5 times the limit and a cache of half the budget; measured where ftllm has no figure within the limit
+  ftllm-more         ftllm with 2.5 times the limit and a cache of half the budget; measured where the limit kills ftllm with every cache
 Needs root, and llama.cpp as tools/compare_llama.py builds it; ftllm is installed into target/peer-ftllm on the first run.
 """
 import argparse
@@ -54,7 +54,7 @@ parser.add_argument("--gen-tokens", type=int, default=64)
 parser.add_argument("--peer-gen-tokens", type=int, default=8)
 parser.add_argument("--peer-seconds", type=int, default=900)
 parser.add_argument("--engines", default=",".join(NAMES))
-parser.add_argument("--ftllm-caches", default="50%,25%,10%,0%")
+parser.add_argument("--ftllm-caches", default="75%,50%,25%,10%,0%")
 parser.add_argument("--read-ahead", type=int, default=128)
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--json-lines")
@@ -91,8 +91,8 @@ def run_limited(limit, command, seconds=None, read_ahead=None, cold=()):
     if read_ahead:
         group += ["--readahead", str(read_ahead), model]
     environment = {**os.environ, "COLDPRESS_PRESTACK_CACHE_DIR": "/nonexistent", "COLDPRESS_HOTLIST": "0"}
-    started = subprocess.Popen([*group, str(limit), *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-                               errors="replace")
+    started = subprocess.Popen([*group, str(limit), *map(str, command)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=environment, errors="replace")
     late = False
     try:
         printed, errors = started.communicate(timeout=seconds)
@@ -121,7 +121,8 @@ def run_limited(limit, command, seconds=None, read_ahead=None, cold=()):
         return last, "late", None, measured
     if started.returncode != 0 or last is None:
         said = [line.strip() for line in (printed + "\n" + "\n".join(errors.strip().splitlines()[:-1])).splitlines() if line.strip()]
-        return last, "failed", (said or [f"exit status {started.returncode}"])[-1].replace(str(ROOT), ".")[-240:], measured
+        told = [line for line in said if "error" in line.lower()] or said or ["nothing"]
+        return last, "failed", f"exit status {started.returncode}: {told[-1].replace(str(ROOT), '.')[:240]}", measured
     return last, "done", None, measured
 
 
@@ -131,6 +132,8 @@ def ours(engine, budget, prompt):
                "--threads", options.threads, "--repeat", 1, "--json"]
     command += ["--pack", pack] if pack else []
     printed, ended, said, measured = run_limited(budget + OVERHEAD, command, cold=[model] + ([pack] if pack else []))
+    if ended == "failed":
+        sys.exit(f"{' '.join(map(str, command))}\n{said}")
     found = {"ended": ended, "said": said, "group": measured}
     if ended == "done":
         depth = printed["configurations"][0]["depths"][0]
@@ -173,22 +176,34 @@ def install_ftllm():
         subprocess.run([python, "-m", "pip", "install", "--quiet", *FTLLM_NEEDS], check=True)
 
 
+IDENTITY = ("model", "model_bytes", "share", "budget", "prompt_tokens", "engine", "threads", "gen_tokens", "turn", "cache_share", "read_ahead")
+
+
 class Runs:
-    """Finished runs, in memory and in the --json-lines file. A run is found again by everything that decides its figures."""
+    """Finished runs, in memory and in the --json-lines file; of two with the same identity the later one counts."""
 
     def __init__(self, file):
         self.file = file
-        self.all = [json.loads(line) for line in open(file)] if file and os.path.exists(file) else []
+        self.all = []
+        for line in open(file) if file and os.path.exists(file) else []:
+            try:
+                self.add(json.loads(line))
+            except ValueError:
+                print(f"{file}: skipping a line that is not whole", file=sys.stderr)
+
+    def add(self, run):
+        self.all = [other for other in self.all if any(other.get(name) != run.get(name) for name in IDENTITY)] + [run]
 
     def get(self, key, make):
         for run in self.all:
-            if all(run.get(name) == value for name, value in key.items()):
+            # A run that was ended early is good for every shorter limit of wall time, any other for all.
+            if all(run.get(name) == key.get(name) for name in (*IDENTITY, "build")) and (run["ended"] != "late" or run["seconds"] >= key["seconds"]):
                 return run
         said = " ".join(str(key[name]) for name in ("engine", "share", "prompt_tokens", "cache_share", "turn") if key.get(name) is not None)
         print(f"{said} ...", end=" ", file=sys.stderr, flush=True)
         run = {**key, **make()}
         print(f"{run['ended']}, prefill {run.get('prefill')}, decode {run.get('decode')}, {run['group']['wall_s']:.0f} s", file=sys.stderr)
-        self.all.append(run)
+        self.add(run)
         if self.file:
             with open(self.file, "a") as file:
                 file.write(json.dumps(run) + "\n")
@@ -236,7 +251,7 @@ def one(runs, key, engine, turn, more):
         runs.get({**key, "turn": turn, "read_ahead": options.read_ahead, **more}, lambda: llama(engine, budget, prompt))
     elif engine == "ftllm-more":
         within = [run for run in runs.all if same(run, {**key, "engine": "ftllm"})]
-        if not any(run.get("prefill") for run in within):
+        if within and all(run["ended"] == "killed" for run in within):
             runs.get({**key, "turn": turn, "cache_share": 50.0, **more}, lambda: ftllm(budget, prompt, 50, FTLLM_MORE))
     else:
         for cache in options.ftllm_caches.split(","):
@@ -264,7 +279,8 @@ def figure(some, part):
         return f"{statistics.median(values):.2f}{spread}{short}"
     late = [run for run in some if run["ended"] == "late"]
     if late:
-        return f"not done after {late[0]['seconds']} s"
+        bound = f" (< {late[0]['prompt_tokens'] / late[0]['seconds']:.2f})" if part == "prefill" else ""
+        return f"not done after {late[0]['seconds']} s{bound}"
     return "killed" if any(run["ended"] == "killed" for run in some) else "failed"
 
 
@@ -321,7 +337,7 @@ def table(runs):
                     label += f", cache {shown[0]['cache_share']:g} % of the budget" if shown[0]["ended"] != "killed" else ", every cache size"
                 killed = [run for run in some if run["ended"] == "killed"]
                 of_caches = " (cache " + ", ".join(f"{run['cache_share']:g} %" for run in killed) + ")" if killed and engine.startswith("ftllm") else ""
-                notes += [f"{name}, {share}, {prompt} tokens, {label}: ended with \"{run['said']}\"" for run in shown if run["ended"] == "failed"]
+                notes += [f"{name}, {share}, {prompt} tokens, {label}: {run['said']}" for run in shown if run["ended"] == "failed"]
                 generated = dict.fromkeys(run["gen_tokens"] for run in shown)
                 peak = max(run["group"]["peak"] for run in shown) / 2**20
                 cells = [f"{share} ({budget / 2**20:.0f} MiB)", f"{prompt} + {', '.join(map(str, generated))}", label, len(shown), figure(shown, "prefill"), figure(shown, "decode"),
