@@ -91,8 +91,8 @@ def run_limited(limit, command, seconds=None, read_ahead=None, cold=()):
     if read_ahead:
         group += ["--readahead", str(read_ahead), model]
     environment = {**os.environ, "COLDPRESS_PRESTACK_CACHE_DIR": "/nonexistent", "COLDPRESS_HOTLIST": "0"}
-    started = subprocess.Popen([*group, str(limit), *map(str, command)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=environment, errors="replace")
+    started = subprocess.Popen([*group, str(limit), *map(str, command)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=environment, errors="replace")
     late = False
     try:
         printed, errors = started.communicate(timeout=seconds)
@@ -244,8 +244,9 @@ def one(runs, key, engine, turn, more):
     if engine in OURS:
         runs.get({**key, "turn": turn, **more}, lambda: ours(engine, budget, prompt))
         return
-    # A peer that ended without its prompt's figure would do so again: one run says it.
-    if turn and any(same(run, key) and run["turn"] == 0 and run["ended"] != "done" for run in runs.all) and engine != "ftllm":
+    # A peer that ended without a figure would do so again: one run says it.
+    hopeless = [run for run in runs.all if same(run, key) and run["turn"] < turn and not rates([run], "prefill")]
+    if hopeless and engine != "ftllm":
         return
     if engine.startswith("mmap"):
         runs.get({**key, "turn": turn, "read_ahead": options.read_ahead, **more}, lambda: llama(engine, budget, prompt))
@@ -256,10 +257,10 @@ def one(runs, key, engine, turn, more):
     else:
         for cache in options.ftllm_caches.split(","):
             cache = float(cache.rstrip("%"))
-            known = [run for run in runs.all if same(run, {**key, "cache_share": cache})]
-            if turn and any(run["ended"] != "done" for run in known):
-                if any(run["ended"] != "killed" for run in known):
-                    return
+            known = [run["ended"] for run in hopeless if run["cache_share"] == cache]
+            if known and set(known) != {"killed"}:
+                return
+            if known:
                 continue
             if runs.get({**key, "turn": turn, "cache_share": cache, **more}, lambda: ftllm(budget, prompt, cache))["ended"] != "killed":
                 return
@@ -269,9 +270,14 @@ def same(run, key):
     return all(run.get(name) == value for name, value in key.items())
 
 
+def rates(some, part):
+    """What the runs that lived to the end, or to that of the wall time, measured of one part."""
+    return [run[part] for run in some if run["ended"] in ("done", "late") and run.get(part)]
+
+
 def figure(some, part):
     """Median and range of one rate, or why there is none."""
-    values = [run[part] for run in some if run.get(part)]
+    values = rates(some, part)
     if values:
         spread = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
         cut = [run for run in some if run["ended"] == "late"] if part == "decode" else []
@@ -291,12 +297,12 @@ def median(some, part, pattern="{:.2f}"):
 
 def ratio(mine, peers, part):
     """The median of ours over the best median of a peer within the limit; a bound where every such peer was too slow to have one."""
-    value = [run[part] for run in mine if run.get(part)]
+    value = rates(mine, part)
     if not value:
         return "-"
-    rates = [statistics.median(run[part] for run in some if run.get(part)) for some in peers if any(run.get(part) for run in some)]
-    if rates:
-        return f"**{statistics.median(value) / max(rates):.2f}**"
+    medians = [statistics.median(rates(some, part)) for some in peers if rates(some, part)]
+    if medians:
+        return f"**{statistics.median(value) / max(medians):.2f}**"
     # No token of this part within the whole wall time.
     late = [run for some in peers for run in some if run["ended"] == "late"]
     if late and part == "prefill":
@@ -317,8 +323,8 @@ def table(runs):
     for name in dict.fromkeys(run["model"] for run in runs):
         of_model = [run for run in runs if run["model"] == name]
         first = of_model[0]
-        print(f"\n{name} ({first['model_bytes'] / 1e9:.1f} GB), {first['threads']} threads, every run cold, medians (and ranges) in turns; limit = budget + "
-              f"{OVERHEAD >> 20} MiB, page cache included\n")
+        print(f"\n{name} ({first['model_bytes'] / 1e9:.1f} GB), {first['threads']} threads, every run cold, medians (and ranges) in turns; "
+              f"limit = budget + {OVERHEAD >> 20} MiB, page cache included\n")
         print("| budget | prompt | engine | runs | prefill tok/s | decode tok/s | peak of the group / limit, MiB | killed | prefill / best peer | "
               "decode / best peer | % of the physical limit, prefill | decode | device / needed bytes, prefill | decode |")
         print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
@@ -334,14 +340,17 @@ def table(runs):
                 mine = engine in OURS
                 label = NAMES[engine].format(read_ahead=shown[0].get("read_ahead"))
                 if shown[0].get("cache_share") is not None:
-                    label += f", cache {shown[0]['cache_share']:g} % of the budget" if shown[0]["ended"] != "killed" else ", every cache size"
+                    several = len({run["cache_share"] for run in shown}) > 1
+                    label += ", every cache size" if several else f", cache {shown[0]['cache_share']:g} % of the budget"
                 killed = [run for run in some if run["ended"] == "killed"]
-                of_caches = " (cache " + ", ".join(f"{run['cache_share']:g} %" for run in killed) + ")" if killed and engine.startswith("ftllm") else ""
+                of_caches = ", ".join(f"{run['cache_share']:g} %" for run in killed if run.get("cache_share") is not None)
+                of_caches = f" (cache {of_caches})" if of_caches else ""
                 notes += [f"{name}, {share}, {prompt} tokens, {label}: {run['said']}" for run in shown if run["ended"] == "failed"]
                 generated = dict.fromkeys(run["gen_tokens"] for run in shown)
                 peak = max(run["group"]["peak"] for run in shown) / 2**20
-                cells = [f"{share} ({budget / 2**20:.0f} MiB)", f"{prompt} + {', '.join(map(str, generated))}", label, len(shown), figure(shown, "prefill"), figure(shown, "decode"),
-                         f"{peak:.0f} / {shown[0]['group']['limit'] / 2**20:.0f}", f"{len(killed)} of {len(some)}{of_caches}" if killed else "no"]
+                cells = [f"{share} ({budget / 2**20:.0f} MiB)", f"{prompt} + {', '.join(map(str, generated))}", label, len(shown),
+                         figure(shown, "prefill"), figure(shown, "decode"), f"{peak:.0f} / {shown[0]['group']['limit'] / 2**20:.0f}",
+                         f"{len(killed)} of {len(some)}{of_caches}" if killed else "no"]
                 for part in ("prefill", "decode"):
                     cells.append(ratio(shown, peers, part) if mine else "")
                 for column in ("limit_percent", "device_per_needed"):
