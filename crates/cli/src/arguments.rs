@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use coldpress::{Capacity, ForceMode, KvType, Prefetch, ReaderKind, Residency, SizeSpec};
+use coldpress::{BudgetSpec, Capacity, ForceMode, KvType, Prefetch, ReaderKind, Residency};
 
 /// Steps of a range of cache sizes.
 const RANGE_STEPS: usize = 8;
@@ -39,7 +39,7 @@ pub enum Command {
     Logits(LogitsArguments),
     /// Record which experts the tokens of some text choose, for `simulate`.
     Trace(TraceArguments),
-    /// Find the best cache policy for a model under a budget, for later runs.
+    /// Measure how a model is read, cached and prefetched best under a budget, for later runs.
     Tune(TuneArguments),
     /// Compare cache policies with each other and with the optimum on a recorded trace.
     Simulate(SimulateArguments),
@@ -73,9 +73,10 @@ impl Command {
 /// Options that decide how a model is loaded.
 #[derive(Debug, Args)]
 pub struct LoadArguments {
-    /// Bound on the memory of the whole process: 6GiB, 800MB, 25% of usable memory, unlimited [default: 70%]
+    /// Bound on the memory of the whole process: 6GiB, 800MB, 25% (of usable memory), 50%model (of the model's files),
+    /// unlimited [default: 70%]
     #[arg(long, value_name = "SIZE")]
-    pub budget: Option<SizeSpec>,
+    pub budget: Option<BudgetSpec>,
     /// Who holds the experts' bytes [default: auto]
     #[arg(long, value_name = "MODE", value_parser = named(&Residency::ALL))]
     pub residency: Option<Residency>,
@@ -94,7 +95,7 @@ pub struct CommonArguments {
     /// Share of the routed-expert bytes, 0 to 1, that may live only on disk
     #[arg(long, value_name = "F", value_parser = fraction)]
     pub cold_fraction: Option<f64>,
-    /// Prompt tokens that pass each layer together [default: up to 512, as the budget allows]
+    /// Prompt tokens that pass each layer together [default: up to 4096, as context and budget allow]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk: Option<u32>,
     /// Threads that compute [default: the processors this process may use]
@@ -109,7 +110,7 @@ pub struct CommonArguments {
     /// How experts are read [default: auto]
     #[arg(long, value_name = "KIND", value_parser = named(&ReaderKind::ALL))]
     pub reader: Option<ReaderKind>,
-    /// Whether experts are read before a router asks for them [default: auto, while it pays]
+    /// Whether experts are read before a router asks for them [default: what `tune` found best for the model, else auto: while it pays]
     #[arg(long, value_name = "WHEN", value_parser = named(&Prefetch::ALL))]
     pub prefetch: Option<Prefetch>,
     /// How --residency mapped gives experts back to the system [default: soft]
@@ -208,7 +209,7 @@ pub struct PackArguments {
     pub out: Option<PathBuf>,
     /// Bound on the memory of the process while packing [default: as for run]
     #[arg(long, value_name = "SIZE")]
-    pub budget: Option<SizeSpec>,
+    pub budget: Option<BudgetSpec>,
     /// Check an existing pack, record by record, against the model file
     #[arg(long)]
     pub verify: bool,
@@ -243,9 +244,9 @@ pub struct LogitsArguments {
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
 pub struct BenchArguments {
-    /// Bounds on the memory of the process, one configuration each [default: 70%]
+    /// Bounds on the memory of the process, one configuration each: as for run, such as 25%model,50%model [default: 70%]
     #[arg(long, value_name = "SIZE,..", value_delimiter = ',')]
-    pub budget: Vec<SizeSpec>,
+    pub budget: Vec<BudgetSpec>,
     /// Who holds the experts' bytes, one configuration each [default: auto]
     #[arg(long, value_name = "MODE,..", value_delimiter = ',', value_parser = named(&Residency::ALL))]
     pub residency: Vec<Residency>,
@@ -324,7 +325,7 @@ pub struct TuneArguments {
     /// A file with text like that of later runs; may be repeated [default: English prose of the program]
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Vec<PathBuf>,
-    /// Tokens generated after each text
+    /// Tokens generated after each text; prefetch is timed on as many of them as pass in a few seconds
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = token_count)]
     pub gen_tokens: usize,
     /// Print one JSON object

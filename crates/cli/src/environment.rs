@@ -4,13 +4,14 @@
 //! lazy fills it with experts as they are first used, 0 never writes one (a complete pack is used in any case); `COLDPRESS_PRESTACK_CACHE_DIR` is where packs live;
 //! `COLDPRESS_FORCE_MODE` = soft or force is how mapped experts are given back; `COLDPRESS_DISK_PROBE` = 0 never measures a
 //! disk at start and forgets earlier measurements.
-//! `COLDPRESS_POLICY` names an eviction policy; `COLDPRESS_HOTLIST` = 0 neither reads nor writes hotlists.
+//! `COLDPRESS_POLICY` names an eviction policy; `COLDPRESS_PREFETCH` = auto, on or off is whether to read ahead;
+//! `COLDPRESS_HOTLIST` = 0 neither reads nor writes hotlists.
 //! A flag wins over its variable.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use coldpress::{ForceMode, Isa, PackUse};
+use coldpress::{ForceMode, Isa, PackUse, Prefetch};
 
 /// When a model's pack is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub struct Environment {
     pub prestack: Prestack,
     /// Eviction policy.
     pub policy: Option<String>,
+    /// Whether to read ahead.
+    pub prefetch: Option<Prefetch>,
     /// Folder for hotlists; `None` where they are not wanted or no cache folder is known.
     pub hotlist_folder: Option<PathBuf>,
     /// Folder for packs; `None` where no cache folder is known.
@@ -97,7 +100,15 @@ impl Environment {
         if let Some(name) = policy.as_deref().filter(|name| !coldpress::POLICIES.contains(name)) {
             bail!("COLDPRESS_POLICY is '{name}'; known policies: {}", coldpress::POLICIES.join(", "));
         }
-        Ok(Self { isa, policy, hotlist_folder, prestack, pack_folder, force_mode, disk_probe })
+        let prefetch = match variable("COLDPRESS_PREFETCH").filter(|value| !value.is_empty()) {
+            None => None,
+            Some(name) => {
+                let found = Prefetch::ALL.into_iter().find(|&(known, _)| known == name);
+                let unknown = || format!("COLDPRESS_PREFETCH is '{name}'; it must be auto, on or off");
+                Some(found.with_context(unknown)?.1)
+            }
+        };
+        Ok(Self { isa, policy, prefetch, hotlist_folder, prestack, pack_folder, force_mode, disk_probe })
     }
 
     /// How packs are used, given the `--pack` flag.
@@ -142,6 +153,7 @@ mod tests {
             ("COLDPRESS_PRESTACK", "yes"),
             ("COLDPRESS_FORCE_MODE", "hard"),
             ("COLDPRESS_DISK_PROBE", "maybe"),
+            ("COLDPRESS_PREFETCH", "sometimes"),
         ];
         for (name, value) in wrong {
             let message = read(&[(name, value)]).expect_err("refused").to_string();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use coldpress::{LoadConfiguration, LoadObserver, LoadStage, PolicyOrigin, Runtime};
+use coldpress::{BudgetSpec, ChoiceOrigin, LoadConfiguration, LoadObserver, LoadStage, Runtime, SizeSpec};
 
 use crate::arguments::{CommonArguments, LoadArguments, SamplingArguments};
 use crate::environment::Environment;
@@ -12,7 +12,7 @@ use crate::{interrupt, output};
 /// The configuration that flags and environment ask for.
 pub fn configuration(arguments: &LoadArguments, environment: &Environment) -> LoadConfiguration {
     let mut configuration = common(&arguments.common, environment);
-    if let Some(budget) = arguments.budget {
+    if let Some(budget) = arguments.budget.and_then(|budget| size(budget, &arguments.common.model)) {
         configuration = configuration.budget(budget);
     }
     if let Some(residency) = arguments.residency {
@@ -22,6 +22,17 @@ pub fn configuration(arguments: &LoadArguments, environment: &Environment) -> Lo
         configuration = configuration.context(context);
     }
     configuration
+}
+
+/// What a budget means for a model; `None` for a share of a model that cannot be opened, which the load or plan that
+/// follows says better.
+pub fn size(budget: BudgetSpec, model: &Path) -> Option<SizeSpec> {
+    match budget {
+        BudgetSpec::Size(size) => Some(size),
+        BudgetSpec::PercentOfModel(_) => {
+            coldpress::model_file_bytes(model).ok().map(|bytes| budget.for_model(bytes))
+        }
+    }
 }
 
 /// The part of a configuration that is the same for a series of measurements.
@@ -40,8 +51,8 @@ pub fn common(arguments: &CommonArguments, environment: &Environment) -> LoadCon
         configuration = configuration.threads(threads);
     }
     match (&arguments.policy, &environment.policy) {
-        (Some(policy), _) => configuration = configuration.policy(policy, PolicyOrigin::Flag),
-        (None, Some(policy)) => configuration = configuration.policy(policy, PolicyOrigin::Environment),
+        (Some(policy), _) => configuration = configuration.policy(policy, ChoiceOrigin::Flag),
+        (None, Some(policy)) => configuration = configuration.policy(policy, ChoiceOrigin::Environment),
         (None, None) => {}
     }
     if let Some(folder) = &environment.pack_folder {
@@ -50,8 +61,10 @@ pub fn common(arguments: &CommonArguments, environment: &Environment) -> LoadCon
     if let Some(name) = &arguments.pre_tokenizer {
         configuration = configuration.pre_tokenizer(name);
     }
-    if let Some(prefetch) = arguments.prefetch {
-        configuration = configuration.prefetch(prefetch);
+    match (arguments.prefetch, environment.prefetch) {
+        (Some(prefetch), _) => configuration = configuration.prefetch(prefetch, ChoiceOrigin::Flag),
+        (None, Some(prefetch)) => configuration = configuration.prefetch(prefetch, ChoiceOrigin::Environment),
+        (None, None) => {}
     }
     if let Some(reader) = arguments.reader {
         configuration = configuration.reader(reader);

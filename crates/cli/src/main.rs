@@ -21,6 +21,7 @@ mod pack;
 mod plan;
 mod progress;
 mod run;
+mod settings;
 mod simulate;
 mod trace;
 mod tune;

@@ -8,7 +8,7 @@ use coldpress::PackReport;
 use crate::arguments::PackArguments;
 use crate::environment::Environment;
 use crate::load::Bars;
-use crate::{Ended, Usage, output};
+use crate::{Ended, Usage, load, output};
 
 /// Runs the command.
 ///
@@ -17,10 +17,11 @@ use crate::{Ended, Usage, output};
 pub fn pack(arguments: &PackArguments, environment: &Environment) -> Result<Ended> {
     let place = place(arguments, environment)?;
     let mut bars = Bars::default();
+    let budget = arguments.budget.and_then(|budget| load::size(budget, &arguments.model));
     let report = if arguments.verify {
-        coldpress::verify_pack(&arguments.model, &place, arguments.budget, &mut bars)?
+        coldpress::verify_pack(&arguments.model, &place, budget, &mut bars)?
     } else {
-        coldpress::pack_model(&arguments.model, &place, arguments.budget, &mut bars)?
+        coldpress::pack_model(&arguments.model, &place, budget, &mut bars)?
     };
     if arguments.json {
         output::json(&report)?;

@@ -8,7 +8,7 @@ use coldpress::{FinishReason, GenerateObserver, GenerateOptions, Generation, Mes
 use crate::arguments::RunArguments;
 use crate::environment::Environment;
 use crate::progress::{Progress, Unit};
-use crate::{Ended, Usage, interrupt, load, output};
+use crate::{Ended, Usage, interrupt, load, output, settings};
 
 /// Runs the command.
 ///
@@ -175,7 +175,10 @@ fn report(generation: &Generation, status: &Status) -> serde_json::Value {
         "decode_tokens_per_second": generation.decode_tokens_per_second(),
         "residency": status.plan.residency,
         "policy": status.policy,
+        "policy_origin": status.plan.policy.origin,
+        "prefetch": settings::prefetch_value(status),
         "reader": status.reader,
+        "reading": settings::reading_value(status),
         "pack": status.plan.pack,
         "threads": status.plan.threads,
         "isa": status.plan.isa,

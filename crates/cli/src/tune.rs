@@ -1,12 +1,12 @@
-//! `coldpress tune`: finds the best cache policy for a model under a budget and remembers it.
+//! `coldpress tune`: measures how a model is read, cached and prefetched best under a budget and remembers it.
 
 use anyhow::Result;
-use coldpress::{GenerateOptions, Sampling, TuneReport};
+use coldpress::{GenerateOptions, Prefetch, Sampling, TuneReport};
 
 use crate::arguments::TuneArguments;
 use crate::environment::Environment;
 use crate::run::Screen;
-use crate::{Ended, Usage, bench, load, output, simulate, trace};
+use crate::{Ended, Usage, bench, load, output, settings, simulate, trace};
 
 /// Tokens of the program's own text.
 const PROMPT_TOKENS: usize = 400;
@@ -55,13 +55,31 @@ pub fn tune(arguments: &TuneArguments, environment: &Environment) -> Result<Ende
 fn describe(report: &TuneReport) -> String {
     let profile = &report.profile;
     format!(
-        "{}\npolicy {}: {:.1}% hits with {} slots, the default {:.1}%, the optimum {:.1}%\nremembered in {}\n",
+        "{}\n{}\npolicy {}: {:.1}% hits with {} slots, the default {:.1}%, the optimum {:.1}%\n{}\nremembered in {}\n",
         simulate::describe(&report.simulation),
+        settings::reading(&report.reading, report.reading.reader),
         profile.policy,
         100.0 * profile.hit_rate,
         profile.slots,
         100.0 * profile.default_hit_rate,
         100.0 * profile.belady_hit_rate,
+        prefetch(report),
         report.path.display()
+    )
+}
+
+/// What reading ahead was found to do.
+fn prefetch(report: &TuneReport) -> String {
+    let trial = &report.prefetch;
+    let [off, on] = trial.medians();
+    let why = match report.profile.prefetch {
+        Prefetch::Auto => "no clear difference",
+        Prefetch::On | Prefetch::Off => "faster than every stretch of the other",
+    };
+    format!(
+        "prefetch {}: {off:.1} tok/s without, {on:.1} with, middle of {} stretches of {} tokens each ({why})",
+        report.profile.prefetch.name(),
+        trial.off.len(),
+        trial.tokens
     )
 }

@@ -30,6 +30,15 @@ fn a_run_has_every_promised_field() {
         "/prefill_tokens_per_second",
         "/decode_tokens_per_second",
         "/policy",
+        "/policy_origin",
+        "/prefetch/setting",
+        "/prefetch/origin",
+        "/reading/reader",
+        "/reading/depth",
+        "/reading/split",
+        "/reading/access",
+        "/reading/direct",
+        "/reading/basis",
         "/threads",
         "/isa",
         "/budget_bytes",
@@ -73,6 +82,23 @@ fn plan_shows_what_run_uses() {
         assert_eq!(plan["plan"][part], ran["planned"][part], "{part}");
     }
     assert_eq!(plan["residency"], ran["residency"]);
+}
+
+#[test]
+fn a_budget_may_be_a_share_of_the_model() {
+    let demo = demo();
+    let bytes = std::fs::metadata(&demo).expect("the model").len();
+    let demo = demo.to_str().expect("a UTF-8 path");
+    let planned = |budget| {
+        object(&run(&["plan", demo, "--json", "--ctx", "512", "--budget", budget]))["plan"]["budget"].clone()
+    };
+    assert_eq!(planned("300%model"), bytes * 3);
+    assert_eq!(planned("250 % model"), bytes * 5 / 2);
+    let small = ["--prompt-tokens", "8", "--gen-tokens", "2", "--repeat", "1", "--json"];
+    let bench = object(&run(&[&["bench", demo, "--budget", "300%model,unlimited"], &small[..]].concat()));
+    assert_eq!(bench["configurations"][0]["budget_bytes"], bytes * 3);
+    assert_eq!(run(&["plan", "no-such-model", "--budget", "50%model"]).status.code(), Some(4));
+    assert_eq!(run(&["plan", demo, "--budget", "0%model"]).status.code(), Some(2));
 }
 
 #[test]

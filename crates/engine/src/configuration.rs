@@ -71,7 +71,7 @@ impl ForceMode {
 }
 
 /// Whether experts are read before a router has asked for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Prefetch {
     /// While it makes decoding faster, which is measured again and again.
@@ -86,6 +86,11 @@ pub enum Prefetch {
 impl Prefetch {
     /// All choices with their names on the command line.
     pub const ALL: [(&'static str, Self); 3] = [("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
+
+    /// Name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|&&(_, value)| value == self).map_or("auto", |&(name, _)| name)
+    }
 
     pub(crate) fn mode(self) -> ReadAheadMode {
         match self {
@@ -139,10 +144,10 @@ pub const POLICIES: [&str; PolicyKind::ALL.len()] = {
     names
 };
 
-/// Who chose an eviction policy; a later one wins.
+/// Who chose a setting that `tune` can choose too; a later one wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum PolicyOrigin {
+pub enum ChoiceOrigin {
     /// Nobody.
     #[default]
     Default,
@@ -154,7 +159,7 @@ pub enum PolicyOrigin {
     Flag,
 }
 
-impl PolicyOrigin {
+impl ChoiceOrigin {
     /// The word in reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -208,10 +213,10 @@ pub struct LoadConfiguration {
     pub(crate) kv_type: KvType,
     pub(crate) isa: Option<Isa>,
     pub(crate) reader: ReaderKind,
-    pub(crate) prefetch: Prefetch,
+    pub(crate) prefetch: Option<(Prefetch, ChoiceOrigin)>,
     pub(crate) pack: PackUse,
     pub(crate) policy: Option<String>,
-    pub(crate) policy_origin: PolicyOrigin,
+    pub(crate) policy_origin: ChoiceOrigin,
     pub(crate) profiles: Option<PathBuf>,
     pub(crate) hotlists: Option<PathBuf>,
     pub(crate) pre_tokenizer: Option<String>,
@@ -250,7 +255,8 @@ impl LoadConfiguration {
         self
     }
 
-    /// Tokens of a prompt that pass each layer together. Default: 512, less where the budget is small.
+    /// Tokens of a prompt that pass each layer together. Default: up to 4,096, as the context
+    /// and the budget allow.
     #[must_use]
     pub fn chunk_tokens(mut self, tokens: u32) -> Self {
         self.chunk_tokens = Some(tokens);
@@ -278,9 +284,11 @@ impl LoadConfiguration {
         self
     }
 
-    /// Whether experts are read before a router has asked for them.
-    pub fn prefetch(mut self, prefetch: Prefetch) -> Self {
-        self.prefetch = prefetch;
+    /// Whether experts are read before a router has asked for them, and who asked for it. Default: that of the model's
+    /// profile, else `auto`.
+    #[must_use]
+    pub fn prefetch(mut self, prefetch: Prefetch, origin: ChoiceOrigin) -> Self {
+        self.prefetch = Some((prefetch, origin));
         self
     }
 
@@ -300,7 +308,7 @@ impl LoadConfiguration {
 
     /// Eviction policy, one of [`POLICIES`], and who asked for it. Default: that of the model's profile, else the first one.
     #[must_use]
-    pub fn policy(mut self, name: &str, origin: PolicyOrigin) -> Self {
+    pub fn policy(mut self, name: &str, origin: ChoiceOrigin) -> Self {
         self.policy = Some(name.to_owned());
         self.policy_origin = origin;
         self

@@ -1,7 +1,7 @@
 //! How experts are read from a disk: measured once per disk and size of read, then remembered.
 //!
-//! The choice never changes a result, only its speed. A measurement takes about half a second, reads past the page cache
-//! or not at all, and uses memory that the plan has for expert slots. It is kept as one small file per device and size class;
+//! The choice never changes a result, only its speed. A measurement takes about half a second at a start and
+//! up to four seconds when `tune` asks for it, reads past the page cache or not at all, and uses memory that the plan has for expert slots. It is kept as one small file per device and size class;
 //! a file that is damaged, of another version or of another disk is as good as none.
 //! Read next: `coldpress_experts::reader::probe`.
 
@@ -28,10 +28,6 @@ use crate::runtime::LoadObserver;
 const VERSION: u32 = 1;
 /// A remembered measurement is a few hundred bytes.
 const FILE_BYTES_MAX: u64 = 4096;
-/// No new measurement is begun after this time.
-const TIME_MAX: Duration = Duration::from_millis(450);
-/// One measurement.
-const STEP: Duration = Duration::from_millis(15);
 /// Most memory of a measurement.
 const MEMORY_MAX: usize = 64 << 20;
 /// Files shorter than this say little about their disk.
@@ -40,6 +36,20 @@ const FILE_MIN: u64 = 256 << 20;
 const DEPTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// A costlier way must be faster by this factor to be taken.
 const WORTH: f64 = 1.1;
+
+/// How long a disk is measured.
+#[derive(Clone, Copy)]
+struct Effort {
+    /// No new measurement is begun after this time.
+    time_max: Duration,
+    /// One measurement.
+    step: Duration,
+}
+
+/// At a start, which waits for it.
+const AT_START: Effort = Effort { time_max: Duration::from_millis(450), step: Duration::from_millis(15) };
+/// When somebody asked for it: steps that outlast the bursts of a shared disk.
+const ASKED_FOR: Effort = Effort { time_max: Duration::from_secs(4), step: Duration::from_millis(200) };
 
 /// Where a way of reading comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -205,6 +215,13 @@ impl Subject {
         Some(Self { folder, path, device, read_bytes, packed: pack.is_some() })
     }
 
+    /// Of a model that is being loaded.
+    fn of(prepared: &Prepared, configuration: &LoadConfiguration) -> Option<Self> {
+        let geometry = Geometry::new(&prepared.spec.experts).ok()?;
+        let (file, pack) = (&prepared.file, prepared.pack.as_ref());
+        Self::find(configuration, prepared.report.residency, file, pack, &geometry)
+    }
+
     /// Reads up to a power of two in bytes share a measurement.
     fn class(&self) -> u32 {
         self.read_bytes.next_power_of_two().ilog2()
@@ -217,7 +234,9 @@ impl Subject {
 
     fn recall(&self) -> Option<Tuned> {
         let mut text = String::new();
-        std::fs::File::open(self.file()).ok()?.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+        // Nothing but a regular file is opened: opening a pipe would wait for a writer.
+        let place = Some(self.file()).filter(|place| place.is_file())?;
+        std::fs::File::open(place).ok()?.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
         let tuned: Tuned = serde_json::from_str(&text).ok()?;
         let valid = tuned.version == VERSION
             && tuned.device == self.device.device
@@ -280,20 +299,33 @@ pub(crate) fn tune(
     if prepared.report.reading.basis != Basis::Default || observer.should_stop() {
         return;
     }
-    let Ok(geometry) = Geometry::new(&prepared.spec.experts) else { return };
-    let report = &prepared.report;
-    let (file, pack) = (&prepared.file, prepared.pack.as_ref());
-    let Some(subject) = Subject::find(configuration, report.residency, file, pack, &geometry) else { return };
+    let Some(subject) = Subject::of(prepared, configuration) else { return };
     // A pack that was written just now may lie on a disk that is known.
-    let known = subject.recall().map(|tuned| (tuned, Basis::Cached));
-    let memory_max = usize::try_from(report.plan.slots.0).unwrap_or(usize::MAX).min(MEMORY_MAX);
-    let found = known.or_else(|| {
-        let tuned = measure(&subject, ledger, memory_max).ok().flatten()?;
+    match subject.recall() {
+        Some(tuned) => prepared.report.reading = tuned.reading(configuration, Basis::Cached),
+        None => measure_and_remember(&subject, prepared, configuration, ledger, AT_START),
+    }
+}
+
+/// Measures the disk of a model whatever is known of it, for seconds instead of half of one, and keeps the result for later
+/// starts. Where nothing may be measured or kept, and where the measurement fails, what was known stays.
+pub(crate) fn tune_again(prepared: &mut Prepared, configuration: &LoadConfiguration, ledger: &Ledger) {
+    if let Some(subject) = Subject::of(prepared, configuration) {
+        measure_and_remember(&subject, prepared, configuration, ledger, ASKED_FOR);
+    }
+}
+
+fn measure_and_remember(
+    subject: &Subject,
+    prepared: &mut Prepared,
+    configuration: &LoadConfiguration,
+    ledger: &Ledger,
+    effort: Effort,
+) {
+    let memory_max = usize::try_from(prepared.report.plan.slots.0).unwrap_or(usize::MAX).min(MEMORY_MAX);
+    if let Ok(Some(tuned)) = measure(subject, ledger, memory_max, effort) {
         subject.remember(&tuned);
-        Some((tuned, Basis::Measured))
-    });
-    if let Some((tuned, basis)) = found {
-        prepared.report.reading = tuned.reading(configuration, basis);
+        prepared.report.reading = tuned.reading(configuration, Basis::Measured);
     }
 }
 
@@ -336,17 +368,22 @@ struct Bench<'a> {
     dropped: Arc<ReadFile>,
     offsets: Box<dyn FnMut() -> u64>,
     started: Instant,
+    effort: Effort,
 }
 
 impl Bench<'_> {
     /// Bytes per second; `None` when time is up, or the page cache answered.
     fn rate(&mut self, way: Way) -> Result<Option<f64>, ExpertError> {
-        if self.started.elapsed() > TIME_MAX {
+        if self.started.elapsed() > self.effort.time_max {
             return Ok(None);
         }
         let part = self.subject.read_bytes.div_ceil(way.split).next_multiple_of(BLOCK);
-        let work =
-            ProbeWork { record_bytes: part * way.split, parts: way.split, records: way.depth, time: STEP };
+        let work = ProbeWork {
+            record_bytes: part * way.split,
+            parts: way.split,
+            records: way.depth,
+            time: self.effort.step,
+        };
         let choice = if way.uring { ReaderChoice::Uring } else { ReaderChoice::Pread };
         let (mut reader, _) = open_reader(choice, way.depth * way.split)?;
         let mut memory = probe_memory(self.ledger, Purpose::ExpertSlots, work)?;
@@ -357,7 +394,12 @@ impl Bench<'_> {
 }
 
 /// Reader first, then depth, then split, then whether the page cache is worth its way. `None` when the file is too short.
-fn measure(subject: &Subject, ledger: &Ledger, memory_max: usize) -> Result<Option<Tuned>, ExpertError> {
+fn measure(
+    subject: &Subject,
+    ledger: &Ledger,
+    memory_max: usize,
+    effort: Effort,
+) -> Result<Option<Tuned>, ExpertError> {
     let direct = ReadFile::open(&subject.path)?;
     if direct.length() < FILE_MIN || memory_max < 2 * subject.read_bytes {
         return Ok(None);
@@ -372,6 +414,7 @@ fn measure(subject: &Subject, ledger: &Ledger, memory_max: usize) -> Result<Opti
         offsets: Box::new(random_offsets(direct.length(), span, fresh_seed())),
         direct,
         started: Instant::now(),
+        effort,
     };
     let mut best = Way { uring: false, depth: most.min(READ_AHEAD_DEFAULT), split: 1, access };
     let Some(mut rate) = bench.rate(best)? else { return Ok(None) };

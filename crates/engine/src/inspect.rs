@@ -71,6 +71,14 @@ impl From<&TensorInfo> for InspectedTensor {
     }
 }
 
+/// Bytes of a model's files, all parts of a split set together.
+///
+/// # Errors
+/// A file cannot be read or is malformed.
+pub fn model_file_bytes(path: &Path) -> Result<Bytes, EngineError> {
+    Ok(ModelFile::open(path)?.files().iter().map(|file| Bytes(file.len)).sum())
+}
+
 /// Reads the header of a model file.
 ///
 /// # Errors

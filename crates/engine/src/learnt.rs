@@ -1,4 +1,5 @@
-//! What is remembered about a model from earlier runs: a profile that `tune` wrote, and a hotlist that warms the next start.
+//! What is remembered about a model from earlier runs: a profile that `tune` wrote (eviction policy and reading ahead), and a
+//! hotlist that warms the next start.
 //!
 //! Both lie in a folder that the caller names, under the model's fingerprint. A file that cannot be used is ignored with a
 //! note. Neither changes an answer.
@@ -11,14 +12,14 @@ use coldpress_experts::{Fingerprint, Hotlist, PolicyKind};
 use coldpress_formats::ModelFile;
 use coldpress_model::ModelSpec;
 
-use crate::configuration::{LoadConfiguration, PolicyOrigin};
+use crate::configuration::{ChoiceOrigin, LoadConfiguration, Prefetch};
 use crate::error::EngineError;
 use crate::files::replace;
 use crate::runtime::{LoadObserver, Runtime};
 
 const PROFILE_EXTENSION: &str = "profile.json";
 const HOTLIST_EXTENSION: &str = "hotlist";
-const PROFILE_VERSION: u32 = 1;
+const PROFILE_VERSION: u32 = 2;
 /// A profile is a few hundred bytes.
 const PROFILE_BYTES_MAX: u64 = 64 << 10;
 /// A start is not delayed longer than this, and the layer that is being read.
@@ -33,9 +34,11 @@ pub struct Profile {
     pub fingerprint: String,
     /// The best eviction policy, split included.
     pub policy: String,
-    /// Slots it was chosen for.
+    /// Whether to read ahead; `auto` where neither way was clearly faster.
+    pub prefetch: Prefetch,
+    /// Slots both were chosen for.
     pub slots: usize,
-    /// Its share of hits on the recorded text, 0 to 1.
+    /// The policy's share of hits on the recorded text, 0 to 1.
     pub hit_rate: f64,
     /// That of the default policy.
     pub default_hit_rate: f64,
@@ -43,44 +46,75 @@ pub struct Profile {
     pub belady_hit_rate: f64,
 }
 
-/// The eviction policy of a run, and who chose it.
+/// Whether a run reads ahead, and who chose that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct PrefetchChoice {
+    /// The setting.
+    pub setting: Prefetch,
+    /// Who chose it.
+    pub origin: ChoiceOrigin,
+}
+
+/// The eviction policy of a run and whether it reads ahead, and who chose them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct PolicyChoice {
     /// The policy's name.
     pub name: &'static str,
     /// Who chose it.
-    pub origin: PolicyOrigin,
+    pub origin: ChoiceOrigin,
+    /// Whether records are read before they are asked for, which takes slots that the policy gives up.
+    pub prefetch: PrefetchChoice,
 }
 
 impl PolicyChoice {
-    /// Flag before environment before profile before default.
+    /// Flag before environment before profile before default, for each of the two by itself.
     pub(crate) fn of(
         configuration: &LoadConfiguration,
         file: &ModelFile,
         spec: &ModelSpec,
         notes: &mut Vec<String>,
     ) -> Result<Self, EngineError> {
-        let asked = configuration.policy.as_deref().and_then(PolicyKind::parse);
-        if let Some(kind) = asked {
-            return Ok(Self { name: kind.name(), origin: configuration.policy_origin });
-        }
-        let default = Self { name: PolicyKind::DEFAULT.name(), origin: PolicyOrigin::Default };
-        let Some(folder) = &configuration.profiles else { return Ok(default) };
-        // Without any profile there is no reason to read for a fingerprint.
-        if spec.experts.is_empty() || !has_profiles(folder) {
-            return Ok(default);
-        }
-        let fingerprint = Fingerprint::of(file.files(), &spec.experts)?;
-        let path = place(folder, &fingerprint, PROFILE_EXTENSION);
-        if !path.exists() {
-            return Ok(default);
-        }
-        match read_profile(&path, &fingerprint) {
-            Ok(kind) => Ok(Self { name: kind.name(), origin: PolicyOrigin::Profile }),
-            Err(reason) => {
-                notes.push(format!("the profile {} is not used: {reason}", path.display()));
-                Ok(default)
-            }
+        let policy = configuration.policy.as_deref().and_then(PolicyKind::parse);
+        let policy = policy.map(|kind| (kind, configuration.policy_origin));
+        let asked = (policy, configuration.prefetch);
+        let learnt = match asked {
+            (Some(_), Some(_)) => None,
+            _ => learnt_profile(configuration, file, spec, notes)?,
+        };
+        let (kind, origin) = asked
+            .0
+            .or(learnt.map(|(kind, _)| (kind, ChoiceOrigin::Profile)))
+            .unwrap_or((PolicyKind::DEFAULT, ChoiceOrigin::Default));
+        let (setting, prefetch_origin) = asked
+            .1
+            .or(learnt.map(|(_, prefetch)| (prefetch, ChoiceOrigin::Profile)))
+            .unwrap_or((Prefetch::Auto, ChoiceOrigin::Default));
+        Ok(Self { name: kind.name(), origin, prefetch: PrefetchChoice { setting, origin: prefetch_origin } })
+    }
+}
+
+/// What the model's profile says, if there is one that can be used.
+fn learnt_profile(
+    configuration: &LoadConfiguration,
+    file: &ModelFile,
+    spec: &ModelSpec,
+    notes: &mut Vec<String>,
+) -> Result<Option<(PolicyKind, Prefetch)>, EngineError> {
+    let Some(folder) = &configuration.profiles else { return Ok(None) };
+    // Without any profile there is no reason to read for a fingerprint.
+    if spec.experts.is_empty() || !has_profiles(folder) {
+        return Ok(None);
+    }
+    let fingerprint = Fingerprint::of(file.files(), &spec.experts)?;
+    let path = place(folder, &fingerprint, PROFILE_EXTENSION);
+    if !path.exists() {
+        return Ok(None);
+    }
+    match read_profile(&path, &fingerprint) {
+        Ok(learnt) => Ok(Some(learnt)),
+        Err(reason) => {
+            notes.push(format!("the profile {} is not used: {reason}", path.display()));
+            Ok(None)
         }
     }
 }
@@ -94,16 +128,32 @@ fn has_profiles(folder: &Path) -> bool {
     entries.flatten().any(|entry| entry.file_name().to_string_lossy().ends_with(PROFILE_EXTENSION))
 }
 
-fn read_profile(path: &Path, fingerprint: &Fingerprint) -> Result<PolicyKind, String> {
+fn read_profile(path: &Path, fingerprint: &Fingerprint) -> Result<(PolicyKind, Prefetch), String> {
+    /// What every version has, so that another one is called that and not malformed.
+    #[derive(serde::Deserialize)]
+    struct Version {
+        version: u64,
+    }
+    if !path.is_file() {
+        return Err("it is not a regular file".to_owned());
+    }
     let mut text = String::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(PROFILE_BYTES_MAX).read_to_string(&mut text))
         .map_err(|error| error.to_string())?;
-    let profile: Profile = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    if profile.version != PROFILE_VERSION || profile.fingerprint != fingerprint.to_string() {
-        return Err("it is of another version or model".to_owned());
+    let Version { version } = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    if version != u64::from(PROFILE_VERSION) {
+        let reason = format!("it is of version {version}, this program writes {PROFILE_VERSION}");
+        return Err(format!("{reason}: run `coldpress tune` again"));
     }
-    PolicyKind::parse(&profile.policy).ok_or_else(|| format!("'{}' is not a policy", profile.policy))
+    let profile: Profile = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    if profile.fingerprint != fingerprint.to_string() {
+        return Err("it is of another model".to_owned());
+    }
+    // The name comes from a file and goes to a terminal.
+    let named = || profile.policy.escape_debug().take(40).collect::<String>();
+    let kind = PolicyKind::parse(&profile.policy).ok_or_else(|| format!("'{}' is not a policy", named()))?;
+    Ok((kind, profile.prefetch))
 }
 
 /// Writes the profile of a model and returns where.
@@ -123,6 +173,7 @@ pub(crate) fn write_profile(
 pub(crate) fn profile(
     fingerprint: &Fingerprint,
     policy: PolicyKind,
+    prefetch: Prefetch,
     slots: usize,
     [hit_rate, default_hit_rate, belady_hit_rate]: [f64; 3],
 ) -> Profile {
@@ -130,6 +181,7 @@ pub(crate) fn profile(
         version: PROFILE_VERSION,
         fingerprint: fingerprint.to_string(),
         policy: policy.name().to_owned(),
+        prefetch,
         slots,
         hit_rate,
         default_hit_rate,
@@ -148,7 +200,7 @@ impl Runtime {
         let Some(folder) = self.configuration.hotlists.clone() else { return };
         let Ok(fingerprint) = self.fingerprint() else { return };
         let path = place(&folder, &fingerprint, HOTLIST_EXTENSION);
-        let Some(store) = self.experts.as_mut().filter(|_| path.exists()) else { return };
+        let Some(store) = self.experts.as_mut().filter(|_| path.is_file()) else { return };
         let hotlist = match Hotlist::read(&path, &fingerprint, store.geometry()) {
             Ok(hotlist) => hotlist,
             Err(reason) => {

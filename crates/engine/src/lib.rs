@@ -45,22 +45,22 @@ pub use coldpress_formats::FormatError;
 pub use coldpress_kernels::Isa;
 pub use coldpress_kernels::probe::processor_name;
 pub use coldpress_memory::{
-    Bytes, DoesNotFit, Ledger, LedgerSnapshot, MachineFacts, Plan, SizeSpec, Suggestion,
+    BudgetSpec, Bytes, DoesNotFit, Ledger, LedgerSnapshot, MachineFacts, Plan, SizeSpec, Suggestion,
 };
 pub use coldpress_model::{KvType, PhaseTimes};
 pub use coldpress_text::Message;
 pub use coldpress_workers::THREADS_MAX;
 
 pub use configuration::{
-    ForceMode, LoadConfiguration, POLICIES, PackUse, PolicyOrigin, Prefetch, ReaderKind, Residency,
+    ChoiceOrigin, ForceMode, LoadConfiguration, POLICIES, PackUse, Prefetch, ReaderKind, Residency,
 };
 pub use disk::{Ceiling, DiskFigure, DiskReport, Pattern, RandomReads, measure_disk, measure_random_reads};
 pub use disk_tuning::{Basis, PageCacheUse, Reading};
 pub use error::EngineError;
 pub use files::begins_with;
 pub use generate::{FinishReason, GenerateObserver, GenerateOptions, Generation, Session, Silent};
-pub use inspect::{Inspection, inspect};
-pub use learnt::{PolicyChoice, Profile};
+pub use inspect::{Inspection, inspect, model_file_bytes};
+pub use learnt::{PolicyChoice, PrefetchChoice, Profile};
 pub use machine::{
     FormatKernel, InstructionSet, Int8Rate, MachineReport, ReadBandwidth, ReaderReport, examine,
 };
@@ -70,4 +70,4 @@ pub use runtime::{LoadObserver, LoadStage, PeakMemory, Runtime, Status};
 pub use sampling::{Sampler, Sampling, greedy};
 pub use simulate::{Capacity, PolicyCurve, Simulation, simulate};
 pub use trace::write_trace;
-pub use tune::TuneReport;
+pub use tune::{PrefetchTrial, TuneReport};

@@ -348,7 +348,7 @@ impl TensorReader for DenseReader {
     }
 }
 
-fn open_experts(
+pub(crate) fn open_experts(
     prepared: &mut Prepared,
     configuration: &LoadConfiguration,
     ledger: &Ledger,
@@ -390,7 +390,7 @@ fn open_experts(
         reader: reading.choice(configuration.reader),
         policy: Some(policy.build(records_in_memory, &expert_counts)),
         split: reading.split,
-        prefetch: configuration.prefetch.mode(),
+        prefetch: prepared.report.policy.prefetch.setting.mode(),
         access: reading.access.file_access(),
     })?;
     for notice in store.notices() {

@@ -8,7 +8,7 @@
 mod common;
 
 use coldpress::{
-    GenerateOptions, LoadConfiguration, POLICIES, PolicyKind, PolicyOrigin, Prefetch, Residency, Silent,
+    ChoiceOrigin, GenerateOptions, LoadConfiguration, POLICIES, PolicyKind, Prefetch, Residency, Silent,
     Visits,
 };
 
@@ -22,8 +22,8 @@ fn for_every_policy() {
                 .chunk_tokens(chunk)
                 .context(256)
                 .threads(2)
-                .prefetch(Prefetch::Off)
-                .policy(policy, PolicyOrigin::Flag);
+                .prefetch(Prefetch::Off, ChoiceOrigin::Flag)
+                .policy(policy, ChoiceOrigin::Flag);
             let mut runtime = common::load(&common::demo(), &configuration);
             runtime.start_trace().expect("a model with experts");
             let mut session = runtime.session().expect("a session");
@@ -56,7 +56,7 @@ fn closely_for_long_chunks() {
         .slots(64)
         .context(256)
         .threads(2)
-        .prefetch(Prefetch::Off);
+        .prefetch(Prefetch::Off, ChoiceOrigin::Flag);
     let mut runtime = common::load(&common::demo(), &configuration);
     runtime.start_trace().expect("a model with experts");
     let mut session = runtime.session().expect("a session");

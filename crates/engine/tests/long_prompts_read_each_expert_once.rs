@@ -5,7 +5,7 @@
 
 mod common;
 
-use coldpress::{GenerateOptions, LoadConfiguration, POLICIES, PolicyOrigin, Residency, Silent};
+use coldpress::{ChoiceOrigin, GenerateOptions, LoadConfiguration, POLICIES, Residency, Silent};
 
 #[test]
 fn with_slots_for_little_more_than_a_layer() {
@@ -17,7 +17,7 @@ fn with_slots_for_little_more_than_a_layer() {
             .slots(48)
             .context(1600)
             .chunk_tokens(1500)
-            .policy(policy, PolicyOrigin::Flag);
+            .policy(policy, ChoiceOrigin::Flag);
         let mut runtime = common::load(&common::demo(), &configuration);
         let mut session = runtime.session().expect("a session");
         let options = GenerateOptions { max_tokens: 1, ..GenerateOptions::default() };

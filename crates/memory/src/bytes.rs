@@ -1,7 +1,7 @@
 //! Byte counts and the size figures a user types.
 //!
-//! Owns: [`Bytes`] (a count with checked arithmetic and one way to print it) and [`SizeSpec`] (`6GiB`, `25%`,
-//! `unlimited`). Refuses: guessing; an unclear figure is an error that shows the accepted forms.
+//! Owns: [`Bytes`] (a count with checked arithmetic and one way to print it), [`SizeSpec`] (`6GiB`, `25%`, `unlimited`)
+//! and [`BudgetSpec`] (those, and `50%model`). Refuses: guessing; an unclear figure is an error that shows the accepted forms.
 
 use std::fmt;
 use std::iter::Sum;
@@ -91,9 +91,14 @@ impl Bytes {
 
     /// `percent` hundredths of the count, rounded down; exact for every count.
     pub fn percent(self, percent: f64) -> Self {
+        self.hundredths(percent.clamp(0.0, 100.0))
+    }
+
+    fn hundredths(self, percent: f64) -> Self {
         // A percentage is kept to a millionth of a percent, so that the product is an integer.
-        let millionths = (percent.clamp(0.0, 100.0) * 1e6).round() as u128;
-        Self((u128::from(self.0) * millionths / 100_000_000) as u64)
+        let millionths = (percent * 1e6).round() as u128;
+        let product = u128::from(self.0).saturating_mul(millionths) / 100_000_000;
+        Self(u64::try_from(product).unwrap_or(u64::MAX))
     }
 
     /// The count in MiB, for tables.
@@ -157,6 +162,53 @@ impl SizeSpec {
             Self::Exact(bytes) => bytes,
             Self::Percent(percent) => usable.percent(percent),
             Self::Unlimited => Bytes::MAX,
+        }
+    }
+}
+
+/// Largest share of a model's files in percent: more than any figure beside the weights comes to.
+const MODEL_PERCENT_MAX: f64 = 1000.0;
+
+/// A budget as the user names it: a size, or a share of the model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum BudgetSpec {
+    /// A size that needs no model.
+    Size(SizeSpec),
+    /// A share of the bytes of the model's files in percent, above 0 and at most 1000.
+    PercentOfModel(f64),
+}
+
+impl BudgetSpec {
+    /// The size for a model whose files have `model` bytes.
+    pub fn for_model(self, model: Bytes) -> SizeSpec {
+        match self {
+            Self::Size(size) => size,
+            Self::PercentOfModel(percent) => {
+                SizeSpec::Exact(model.hundredths(percent.clamp(0.0, MODEL_PERCENT_MAX)))
+            }
+        }
+    }
+}
+
+impl FromStr for BudgetSpec {
+    type Err = MemoryError;
+
+    fn from_str(text: &str) -> Result<Self, MemoryError> {
+        let lower = text.trim().to_ascii_lowercase();
+        let Some(number) = lower.strip_suffix("model").and_then(|rest| rest.trim_end().strip_suffix('%'))
+        else {
+            return text.parse().map(Self::Size);
+        };
+        let number = number.trim_end();
+        let plain = !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.');
+        match number.parse::<f64>() {
+            Ok(percent) if plain && percent > 0.0 && percent <= MODEL_PERCENT_MAX => {
+                Ok(Self::PercentOfModel(percent))
+            }
+            _ => Err(MemoryError::BadSize {
+                text: text.chars().take(40).collect(),
+                reason: "a share of the model is above 0 and at most 1000 percent".to_owned(),
+            }),
         }
     }
 }
@@ -275,6 +327,42 @@ mod tests {
             let error = text.parse::<SizeSpec>().expect_err(text).to_string();
             assert!(!error.contains('\n') && error.contains("6GiB"), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn budgets_are_sizes_or_shares_of_the_model() {
+        let cases = [
+            ("6GiB", BudgetSpec::Size(SizeSpec::Exact(Bytes::from_gib(6)))),
+            ("25%", BudgetSpec::Size(SizeSpec::Percent(25.0))),
+            ("unlimited", BudgetSpec::Size(SizeSpec::Unlimited)),
+            ("50%model", BudgetSpec::PercentOfModel(50.0)),
+            (" 12.5 % Model ", BudgetSpec::PercentOfModel(12.5)),
+            ("120%model", BudgetSpec::PercentOfModel(120.0)),
+        ];
+        for (text, wanted) in cases {
+            assert_eq!(text.parse::<BudgetSpec>().expect(text), wanted, "{text}");
+        }
+        for text in [
+            "0%model",
+            "-5%model",
+            "nan%model",
+            "1001%model",
+            "%model",
+            "50model",
+            "1e2%model",
+            "model",
+            "5%%model",
+            "50%models",
+        ] {
+            let error = text.parse::<BudgetSpec>().expect_err(text).to_string();
+            assert!(!error.contains('\n') && error.contains("6GiB"), "{text}: {error}");
+        }
+        let half = BudgetSpec::PercentOfModel(50.0);
+        assert_eq!(half.for_model(Bytes(1001)), SizeSpec::Exact(Bytes(500)));
+        let large = BudgetSpec::PercentOfModel(1000.0);
+        assert_eq!(large.for_model(Bytes::MAX), SizeSpec::Exact(Bytes::MAX));
+        let size = BudgetSpec::Size(SizeSpec::Percent(25.0));
+        assert_eq!(size.for_model(Bytes(1)), SizeSpec::Percent(25.0));
     }
 
     #[test]

@@ -9,7 +9,9 @@ use crate::{Bytes, OverBudget};
 #[non_exhaustive]
 pub enum MemoryError {
     /// A size figure is not understood.
-    #[error("size {text:?}: {reason}; write for example 6GiB, 800MiB, 3GB, 25% or unlimited")]
+    #[error(
+        "size {text:?}: {reason}; write for example 6GiB, 800MiB, 3GB, 25%, unlimited, or 50%model for a budget"
+    )]
     BadSize {
         /// What was given, shortened.
         text: String,

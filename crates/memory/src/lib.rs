@@ -22,7 +22,7 @@ pub mod plan;
 pub mod sys;
 
 pub use buffer::Buffer;
-pub use bytes::{Bytes, SizeSpec};
+pub use bytes::{BudgetSpec, Bytes, SizeSpec};
 pub use error::MemoryError;
 pub use facts::{DEFAULT_BUDGET_PERCENT, MachineFacts};
 pub use ledger::{Ledger, LedgerSnapshot, OverBudget, Purpose, Reservation};

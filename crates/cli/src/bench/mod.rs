@@ -151,7 +151,7 @@ fn plan_all(
     for budget in budgets {
         for &residency in &residencies {
             let mut configuration = base.clone();
-            if let Some(budget) = budget {
+            if let Some(budget) = budget.and_then(|budget| load::size(budget, &arguments.common.model)) {
                 configuration = configuration.budget(budget);
             }
             if let Some(residency) = residency {

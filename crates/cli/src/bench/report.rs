@@ -9,6 +9,7 @@ use super::measure::{Part, Stretch};
 use super::summary::{Spread, Summaries, Summary};
 use super::{Bench, Measured, Measurement};
 use crate::output::{milliseconds, phases_ms};
+use crate::settings;
 
 /// Wall time that no phase claims; negative when phases claim more than there was.
 fn residue_ms(part: &Part) -> f64 {
@@ -109,7 +110,10 @@ fn configuration(bench: &Bench, measured: &Measured) -> Value {
         "residency_asked": measured.asked,
         "same_tokens": measured.same_tokens,
         "policy": status.policy,
+        "policy_origin": status.plan.policy.origin,
+        "prefetch": settings::prefetch_value(status),
         "reader": status.reader,
+        "reading": settings::reading_value(status),
         "pack": status.plan.pack,
         "threads": status.plan.threads,
         "isa": status.plan.isa,
@@ -190,7 +194,12 @@ pub fn heading(measured: &Measured) -> String {
 }
 
 fn tables(bench: &Bench, measured: &Measured) -> String {
-    let mut text = format!("{}\n\n", heading(measured));
+    let mut text = format!("{}\n", heading(measured));
+    let settings = settings::describe(&measured.status);
+    if !settings.is_empty() {
+        text.push_str(&format!("{settings}\n"));
+    }
+    text.push('\n');
     let mut rates = format!(
         "  {:>6}  {:<8}{:<6}{:>7}{:>10}{:>10}{:>10}{:>10}{:>10}{:>7}{:>13}  {}\n",
         "depth",

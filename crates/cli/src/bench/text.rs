@@ -1,7 +1,7 @@
 //! The text that `bench` reads: English prose, because routing depends on what a text says.
 //!
-//! Twenty paragraphs on different things, taken in another order at each pass, so that a long prompt is no loop of a short
-//! one. The same bytes on every machine and in every run.
+//! Forty paragraphs on different things, more than four thousand tokens before the first one comes again. Longer texts take
+//! them in another order at each pass, so that a very long prompt is no loop of a short one. The same bytes on every machine and in every run.
 
 use anyhow::Result;
 use coldpress::Runtime;
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn passes_differ_and_have_every_paragraph() {
         let count = ENGLISH.split("\n\n").count();
-        assert_eq!(count, 20);
+        assert_eq!(count, 40);
         let pass_bytes = ENGLISH.trim().len() + 2;
         let text = english(8 * pass_bytes);
         let all: Vec<&str> = text.split("\n\n").map(str::trim).filter(|part| !part.is_empty()).collect();
@@ -67,7 +67,17 @@ mod tests {
             assert_eq!(paragraphs.iter().collect::<HashSet<_>>().len(), count, "pass {pass}");
             pairs.extend(paragraphs.windows(2).map(|pair| (pair[0], pair[1])));
         }
-        assert!(pairs.len() > 100, "only {} different neighbours", pairs.len());
+        assert!(pairs.len() > 200, "only {} different neighbours", pairs.len());
         assert_eq!(english(10).len(), 10);
+    }
+
+    #[test]
+    fn four_thousand_tokens_are_no_repetition() {
+        // Byte-pair vocabularies of a hundred thousand tokens and more make one token of most words and one of each mark.
+        let marks = ENGLISH.chars().filter(|c| c.is_ascii_punctuation() && *c != '\'').count();
+        let tokens = ENGLISH.split_whitespace().count() + marks;
+        assert!(tokens > 4096, "{tokens} tokens");
+        let sentences: Vec<&str> = ENGLISH.split_inclusive(['.', '?', '!']).map(str::trim).collect();
+        assert_eq!(sentences.iter().collect::<HashSet<_>>().len(), sentences.len());
     }
 }

@@ -15,6 +15,7 @@ pub fn coldpress(arguments: &[&str]) -> Command {
     for name in [
         "COLDPRESS_ISA",
         "COLDPRESS_POLICY",
+        "COLDPRESS_PREFETCH",
         "COLDPRESS_HOTLIST",
         "COLDPRESS_PRESTACK",
         "COLDPRESS_PRESTACK_CACHE_DIR",

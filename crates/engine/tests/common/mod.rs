@@ -1,6 +1,8 @@
 //! What several tests share: the tiny reference models, the bundled model, loading and logits.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod pairs;
+
 use std::path::{Path, PathBuf};
 
 use coldpress::{LoadConfiguration, Runtime, Silent};

@@ -210,10 +210,15 @@ fn table(page: &mut String, points: &[Point<'_>]) {
     for point in points {
         if last.is_none_or(|last| !std::ptr::eq(last, point.measured)) {
             let span = COLUMNS.len();
+            let settings = match crate::settings::describe(&point.measured.status) {
+                words if words.is_empty() => words,
+                words => format!("; {words}"),
+            };
             let _ = writeln!(
                 page,
-                "<tr class=\"head\"><td colspan=\"{span}\">{}{}; {} tokens</td></tr>",
+                "<tr class=\"head\"><td colspan=\"{span}\">{}{}{}; {} tokens</td></tr>",
                 escaped(&heading(point.measured)),
+                escaped(&settings),
                 if point.measured.asked == Residency::Auto { "; residency chosen by auto" } else { "" },
                 if point.measured.same_tokens { "the same" } else { "DIFFERENT" }
             );
