@@ -1,9 +1,11 @@
-//! Reading ahead: records that will probably be needed by the next layer.
+//! Reading ahead: the heads of records that the next layer will probably ask for.
 //!
-//! The caller names them during a visit; they are read when nothing that is needed waits, into slots that the policy gives
-//! up, and stay in flight when the visit ends. A record that was read for nothing has cost bytes and a slot. So it is
-//! counted what was used, and [`Governor`] tries both ways while tokens are decoded and keeps the faster one. Nothing here
-//! changes a result. Next: `visit`, which starts and lands the reads.
+//! From the arrival of a layer's last record to the requests of the next layer the device would stand still. The caller
+//! names what the next layer will probably choose; when nothing that is needed waits any more, the first bytes of those
+//! records are read into slots of their own. A head whose record is asked for is completed, the others are forgotten: no
+//! policy has heard of them, and their slots serve the next heads. [`Gap`] regulates how much is begun, so that the heads
+//! have just arrived when the requests come and needed reads wait for nothing. [`Governor`] tries with and without while
+//! tokens are decoded and keeps the faster way. Nothing here changes a result. Next: `visit`, which starts the reads.
 
 use std::time::Duration;
 
@@ -30,38 +32,114 @@ pub(crate) struct AheadStatistics {
     pub used_bytes: u64,
 }
 
-/// What the store knows about records read ahead.
+/// How sure it is that the records named for the next layer will be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guess {
+    /// Probable: read as much as fits between two layers.
+    Likely,
+    /// As good as certain: read whole records as far as there is room.
+    Certain,
+}
+
+/// A head that is being read, or has been.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub key: ExpertKey,
+    pub slot: usize,
+    /// Bytes begun.
+    pub bytes: usize,
+}
+
+/// What the store knows about reading ahead.
 #[derive(Debug)]
 pub(crate) struct Ahead {
-    /// Records to read, the most probable last.
+    /// Records to begin, the most probable last.
     pub wanted: Vec<ExpertKey>,
-    /// Loads in flight that nobody waits for.
-    pub in_flight: usize,
-    /// Most of them at a time: the reads that are needed keep the larger part of the reader.
-    pub in_flight_max: usize,
-    /// Per slot: holds, or is loading, a record read ahead that nobody has used.
-    pub unused: Vec<bool>,
+    pub guess: Guess,
+    /// Bytes that may still be begun for the next layer.
+    pub bytes_left: usize,
+    /// Heads of the next layer.
+    pub heads: Vec<Head>,
+    /// Heads that nobody needs and that have not come back yet.
+    pub forgotten: usize,
+    /// Most heads of both kinds: the reads that are needed keep the larger part of the reader, and records their slots.
+    pub heads_max: usize,
+    /// Between two layers when the first had to wait for records, and when it had all of them.
+    gaps: [Gap; 2],
+    /// Which of them the heads were begun for.
+    had_all: bool,
     pub statistics: AheadStatistics,
     pub governor: Governor,
 }
 
 impl Ahead {
-    pub(crate) fn new(slots: usize, read_ahead: usize, experts: usize, mode: ReadAheadMode) -> Self {
+    /// For `read_ahead` loads at a time of records of at most `record_bytes`.
+    pub(crate) fn new(read_ahead: usize, experts: usize, record_bytes: usize, mode: ReadAheadMode) -> Self {
+        let heads_max = (read_ahead / 2).max(1);
         Self {
             wanted: Vec::with_capacity(experts),
-            in_flight: 0,
-            in_flight_max: (read_ahead / 2).max(1),
-            unused: vec![false; slots],
+            guess: Guess::Likely,
+            bytes_left: 0,
+            heads: Vec::with_capacity(heads_max),
+            forgotten: 0,
+            heads_max,
+            gaps: [Gap::new(record_bytes, heads_max), Gap::new(record_bytes, heads_max)],
+            had_all: false,
             statistics: AheadStatistics::default(),
             governor: Governor::new(mode),
         }
     }
 
-    /// The record in `slot`, of `bytes` bytes, was asked for.
-    pub(crate) fn used(&mut self, slot: usize, bytes: usize) {
-        if std::mem::take(&mut self.unused[slot]) {
-            self.statistics.used += 1;
-            self.statistics.used_bytes += bytes as u64;
+    /// Records of the next layer are about to be named; `had_all` says whether this layer waits for none.
+    pub(crate) fn name(&mut self, guess: Guess, had_all: bool) {
+        self.guess = guess;
+        self.had_all = had_all;
+        self.bytes_left = match guess {
+            Guess::Likely => self.gaps[usize::from(had_all)].bytes,
+            Guess::Certain => usize::MAX,
+        };
+        self.wanted.clear();
+    }
+
+    /// The next layer has asked for its records: `asked` of the heads among them or not, which had `arrived` by then or not.
+    pub(crate) fn observe(&mut self, arrived: bool, asked: bool) {
+        if self.guess == Guess::Likely {
+            self.gaps[usize::from(self.had_all)].observe(arrived, asked);
+        }
+    }
+
+    /// Takes out the head of `key`, which is asked for.
+    pub(crate) fn take(&mut self, key: ExpertKey) -> Option<Head> {
+        let at = self.heads.iter().position(|head| head.key == key)?;
+        let head = self.heads.swap_remove(at);
+        self.statistics.used += 1;
+        self.statistics.used_bytes += head.bytes as u64;
+        Some(head)
+    }
+}
+
+/// Bytes to begin between two layers, found by trying: more when what was asked for had arrived before the requests, so that
+/// the device stood still; less when needed reads had to wait for something that nobody asked for.
+#[derive(Debug)]
+struct Gap {
+    bytes: usize,
+    step: usize,
+    most: usize,
+}
+
+impl Gap {
+    const STEPS_PER_RECORD: usize = 16;
+
+    fn new(record_bytes: usize, records_max: usize) -> Self {
+        let step = (record_bytes / Self::STEPS_PER_RECORD).max(1);
+        Self { bytes: 4 * step, step, most: records_max * record_bytes }
+    }
+
+    fn observe(&mut self, arrived: bool, asked: bool) {
+        match (arrived, asked) {
+            (true, true) => self.bytes = (self.bytes + self.step).min(self.most),
+            (false, false) => self.bytes = self.bytes.saturating_sub(self.step).max(self.step),
+            _ => {}
         }
     }
 }
@@ -94,11 +172,12 @@ impl Governor {
         Self { mode, pays: false, until_trial: BEFORE_TRIAL, in_trial: 0, times: [Duration::ZERO; 2] }
     }
 
-    /// Whether the next token should read ahead.
-    pub(crate) fn wanted(&self) -> bool {
+    /// Whether to read ahead on such a guess. What is certain costs nothing and is not tried.
+    pub(crate) fn wanted(&self, guess: Guess) -> bool {
         match self.mode {
             ReadAheadMode::On => true,
             ReadAheadMode::Off => false,
+            ReadAheadMode::Auto if guess == Guess::Certain => true,
             ReadAheadMode::Auto if self.until_trial > 0 => self.pays,
             // Off, on, on, off, off, on, ...: a drift of the machine falls on both ways alike.
             ReadAheadMode::Auto => self.arm() == 1,
@@ -139,7 +218,7 @@ mod tests {
     fn run(governor: &mut Governor, tokens: u32, off: u64, on: u64) -> u32 {
         let mut ahead = 0;
         for _ in 0..tokens {
-            let way = governor.wanted();
+            let way = governor.wanted(Guess::Likely);
             ahead += u32::from(way);
             governor.token(Duration::from_millis(if way { on } else { off }));
         }

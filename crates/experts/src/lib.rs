@@ -10,7 +10,7 @@
 //!  pack file, mapped ---------- verify ------------------> kernels, in place
 //! ```
 //!
-//! Read in this order: [`record`], [`slots`], [`store`] with its visits, `loader`, [`reader`], [`pack`], [`policy`].
+//! Read in this order: [`record`], [`slots`], [`store`] with its visits, `loader`, `reading`, [`reader`], [`pack`], [`policy`].
 #![deny(unsafe_code)]
 
 mod ahead;
@@ -20,6 +20,7 @@ mod hotlist;
 mod loader;
 mod mapped;
 mod prefault;
+mod reading;
 mod source;
 mod stream;
 mod visit;
@@ -33,18 +34,18 @@ pub mod slots;
 pub mod store;
 pub mod trace;
 
-pub use ahead::ReadAheadMode;
+pub use ahead::{Guess, ReadAheadMode};
 pub use error::{ExpertError, PackFault, RecordFault};
 pub use geometry::{
     ExpertKey, ExpertOffsets, Geometry, LayerExperts, MATRIX_ALIGNMENT, MatrixPlace, Projection,
     RECORD_ALIGNMENT, RecordGeometry, weight_format,
 };
 pub use hotlist::Hotlist;
-pub use loader::{SPLIT_MAX, read_ring_bytes};
 pub use mapped::mapped_place_bytes;
 pub use pack::{Fingerprint, LazyConfig, PackFile};
 pub use policy::{EvictionPolicy, PolicyKind};
 pub use reader::{ExpertReader, ReaderChoice};
+pub use reading::{SPLIT_MAX, read_ring_bytes};
 pub use record::RecordRef;
 pub use simulate::{ReplayCounts, Visits};
 pub use source::{FileAccess, ModelSource, ReadFile, aligned};

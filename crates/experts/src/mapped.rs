@@ -16,9 +16,10 @@ use coldpress_workers::Team;
 
 use crate::error::ExpertError;
 use crate::geometry::{ExpertKey, Geometry};
-use crate::loader::{Destination, Landed, LoadStatistics, RecordLoader, verify_packed};
+use crate::loader::{Destination, Landed, LoadStatistics, RecordLoader};
 use crate::pack::PackFile;
 use crate::reader::{MappedFile, ReadStatistics};
+use crate::reading::verify_packed;
 use crate::slots::SlotMemory;
 
 /// Memory that a place for a record of `record_bytes` bytes can take: its pages and what the system maps around them.
@@ -38,6 +39,10 @@ pub(crate) struct MappedLoader {
     mode: ReleaseMode,
     /// In the order in which they were started, which is that of the disk.
     loads: VecDeque<Load>,
+    /// Whose pages were asked for without anybody needing them yet.
+    heads: Vec<Load>,
+    /// Heads that nobody needs.
+    cancelled: Vec<Load>,
     read_ahead: usize,
     statistics: LoadStatistics,
     reads: ReadStatistics,
@@ -57,6 +62,8 @@ impl MappedLoader {
             map,
             mode,
             loads: VecDeque::with_capacity(read_ahead),
+            heads: Vec::with_capacity(read_ahead),
+            cancelled: Vec::with_capacity(read_ahead),
             read_ahead,
             statistics: LoadStatistics::default(),
             reads: ReadStatistics::default(),
@@ -79,7 +86,7 @@ impl MappedLoader {
     }
 
     /// Waits for the pages of a record and checks it, once more with fresh pages if it is damaged.
-    fn bring(&mut self, key: ExpertKey) -> Result<(), ExpertError> {
+    fn bring(&mut self, team: &Team<'_>, key: ExpertKey) -> Result<(), ExpertError> {
         let mut again = false;
         loop {
             let started = Instant::now();
@@ -87,7 +94,7 @@ impl MappedLoader {
             self.reads.wait_us += started.elapsed().as_micros() as u64;
             populated.map_err(|source| self.failed(key, source))?;
             let started = Instant::now();
-            let verified = verify_packed(&self.pack, key, self.map.bytes(self.range(key)));
+            let verified = verify_packed(team, &self.pack, key, self.map.bytes(self.range(key)));
             self.statistics.arrange_us += started.elapsed().as_micros() as u64;
             match verified {
                 Err(ExpertError::Damaged { .. }) if !again => {
@@ -99,6 +106,11 @@ impl MappedLoader {
                 verified => return verified,
             }
         }
+    }
+
+    fn take_head(&mut self, destination: Destination) -> Load {
+        let at = self.heads.iter().position(|head| head.destination == destination);
+        self.heads.swap_remove(at.expect("a head is begun before it is finished or cancelled"))
     }
 
     fn failed(&self, key: ExpertKey, source: io::Error) -> ExpertError {
@@ -130,11 +142,11 @@ impl RecordLoader for MappedLoader {
     }
 
     fn has_room(&self) -> bool {
-        self.loads.len() < self.read_ahead
+        self.in_flight() < self.read_ahead
     }
 
     fn in_flight(&self) -> usize {
-        self.loads.len()
+        self.loads.len() + self.heads.len() + self.cancelled.len()
     }
 
     fn start(&mut self, key: ExpertKey, destination: Destination, memory: Option<SlotMemory>) {
@@ -143,14 +155,46 @@ impl RecordLoader for MappedLoader {
         self.loads.push_back(Load { key, destination });
     }
 
+    /// The whole record: pages are asked for at no cost to those that are needed before.
+    fn start_head(
+        &mut self,
+        key: ExpertKey,
+        destination: Destination,
+        memory: Option<SlotMemory>,
+        _bytes: usize,
+    ) -> usize {
+        assert!(memory.is_none(), "places have no memory");
+        self.ask(key);
+        self.heads.push(Load { key, destination });
+        self.range(key).len()
+    }
+
+    fn finish_head(&mut self, destination: Destination) {
+        let head = self.take_head(destination);
+        self.loads.push_back(head);
+    }
+
+    fn cancel_head(&mut self, destination: Destination) {
+        let head = self.take_head(destination);
+        self.cancelled.push(head);
+    }
+
+    fn heads_have_arrived(&mut self) -> Result<bool, ExpertError> {
+        let is_there = |head: &Load| {
+            let range = self.range(head.key);
+            self.map.resident_bytes(range.clone()).is_ok_and(|resident| resident == range.len())
+        };
+        Ok(self.heads.iter().all(is_there))
+    }
+
     /// Reading has begun when the pages were asked for.
     fn submit(&mut self) -> Result<(), ExpertError> {
         Ok(())
     }
 
-    /// Never: whether pages are there is found out record by record, so that experts compute between two of them.
+    /// Whether pages are there is found out record by record, so that experts compute between two of them.
     fn has_arrived(&self) -> bool {
-        false
+        !self.cancelled.is_empty()
     }
 
     fn next_landed(
@@ -159,6 +203,9 @@ impl RecordLoader for MappedLoader {
         geometry: &Geometry,
         team: Option<&Team<'_>>,
     ) -> Result<Option<Landed>, ExpertError> {
+        if let Some(Load { key, destination }) = self.cancelled.pop() {
+            return Ok(Some(Landed { key, destination, memory: None, result: Err(ExpertError::Cancelled) }));
+        }
         let Some(&Load { key, destination }) = self.loads.front() else { return Ok(None) };
         let range = self.range(key);
         if !wait && self.map.resident_bytes(range.clone()).is_ok_and(|resident| resident < range.len()) {
@@ -167,7 +214,7 @@ impl RecordLoader for MappedLoader {
         self.loads.pop_front();
         let result = match team {
             None => Err(ExpertError::Cancelled),
-            Some(_) => self.bring(key),
+            Some(team) => self.bring(team, key),
         };
         if result.is_ok() {
             self.statistics.bytes_read += geometry.layer(key.layer as usize).used_bytes as u64;

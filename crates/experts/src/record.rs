@@ -10,6 +10,8 @@
 //! All integers are little-endian. [`arrange`] builds a record from source blocks, [`verify`] checks one that was read;
 //! both ways give the same bytes, so everything downstream is the same. Packing itself belongs to `coldpress-kernels`.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use coldpress_kernels::blocks;
 use coldpress_kernels::layout::{self, MatrixRef};
 use coldpress_workers::Team;
@@ -26,6 +28,9 @@ pub const LAYOUT_ROWS16: u32 = 1;
 
 const MAGIC: [u8; 4] = *b"CPRC";
 const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
+
+/// Most parts whose sums are made apart: putting two together costs as much as summing up 300 KB.
+const SUM_PARTS_MAX: usize = 8;
 
 /// Row groups that one chunk of [`arrange`] packs: long enough to pay for claiming it, short enough to share.
 const GROUPS_PER_CHUNK: usize = 4;
@@ -63,7 +68,7 @@ pub fn arrange(
         pack_matrix(team, place, source.bytes, &mut record[place.offset..end]);
     }
     record[end..].fill(0);
-    seal(key, record);
+    seal(team, key, record);
 }
 
 fn pack_matrix(team: &Team<'_>, place: &MatrixPlace, source: &[u8], out: &mut [u8]) {
@@ -81,7 +86,7 @@ fn pack_matrix(team: &Team<'_>, place: &MatrixPlace, source: &[u8], out: &mut [u
 }
 
 /// Writes the header over `record`, whose matrices and padding are complete.
-fn seal(key: ExpertKey, record: &mut [u8]) {
+fn seal(team: &Team<'_>, key: ExpertKey, record: &mut [u8]) {
     let (header, body) = record.split_at_mut(HEADER_BYTES);
     header.fill(0);
     header[0..4].copy_from_slice(&MAGIC);
@@ -91,7 +96,7 @@ fn seal(key: ExpertKey, record: &mut [u8]) {
             _ => header[field.at..field.at + 8].copy_from_slice(&value.to_le_bytes()),
         }
     }
-    header[BODY_CRC_AT..BODY_CRC_AT + 4].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+    header[BODY_CRC_AT..BODY_CRC_AT + 4].copy_from_slice(&body_sum(team, body).to_le_bytes());
     let checksum = crc32c::crc32c(&header[..HEADER_CRC_AT]);
     header[HEADER_CRC_AT..].copy_from_slice(&checksum.to_le_bytes());
 }
@@ -124,6 +129,36 @@ pub fn verify(key: ExpertKey, record: &[u8]) -> Result<(), RecordFault> {
     let mut check = RunningCheck::new(key, record.len());
     check.feed(record)?;
     check.finish()
+}
+
+/// The same check by the whole team.
+///
+/// # Errors
+/// The first [`RecordFault`].
+pub(crate) fn verify_together(team: &Team<'_>, key: ExpertKey, record: &[u8]) -> Result<(), RecordFault> {
+    let (header, body) = record.split_at_checked(HEADER_BYTES).ok_or(RecordFault::Magic)?;
+    verify_header(key, header, body.len())?;
+    match (body_sum(team, body), read_u32(header, BODY_CRC_AT)) {
+        (found, wanted) if found != wanted => Err(RecordFault::BodyChecksum { found, wanted }),
+        _ => Ok(()),
+    }
+}
+
+/// CRC-32C of `body`, one part of it by each thread.
+fn body_sum(team: &Team<'_>, body: &[u8]) -> u32 {
+    let parts = team.threads().min(SUM_PARTS_MAX);
+    let part_bytes = body.len().div_ceil(parts).max(1);
+    let part = |index: usize| {
+        let start = (index * part_bytes).min(body.len());
+        &body[start..(start + part_bytes).min(body.len())]
+    };
+    let sums = [const { AtomicU32::new(0) }; SUM_PARTS_MAX];
+    team.for_each_chunk(parts, |index, _worker| {
+        sums[index].store(crc32c::crc32c(part(index)), Ordering::Relaxed);
+    });
+    (0..parts).fold(0, |sum, index| {
+        crc32c::crc32c_combine(sum, sums[index].load(Ordering::Relaxed), part(index).len())
+    })
 }
 
 /// The same check over a record that comes in pieces, the first of them at least as long as the header.

@@ -16,15 +16,16 @@ use coldpress_memory::sys::ReleaseMode;
 use coldpress_memory::{Bytes, Ledger, Purpose, Reservation};
 use coldpress_workers::Team;
 
-use crate::ahead::{Ahead, ReadAheadMode};
+use crate::ahead::{Ahead, Guess, ReadAheadMode};
 use crate::error::ExpertError;
 use crate::geometry::{ExpertKey, Geometry, LayerExperts};
-use crate::loader::{Destination, Loader, Origin, RecordLoader, SPLIT_MAX, reads_per_record};
+use crate::loader::{Destination, RecordLoader};
 use crate::mapped::{MappedLoader, mapped_place_bytes};
 use crate::pack::{LazyConfig, LazyPack, PackFile};
 use crate::policy::{EvictionPolicy, PolicyKind};
 use crate::prefault::Prefault;
 use crate::reader::{ReaderChoice, open_reader};
+use crate::reading::{Origin, Reading, SPLIT_MAX, reads_per_record};
 use crate::slots::{SlotMemory, SlotTable};
 use crate::source::{FileAccess, ModelSource};
 use crate::visit::{Visit, VisitState};
@@ -108,13 +109,13 @@ pub struct ExpertStatistics {
     pub lazy_reads: u64,
     /// Records written to it.
     pub lazy_writes: u64,
-    /// Records read before a router asked for them.
+    /// Records begun before a router asked for them.
     pub prefetched: u64,
-    /// Bytes of these records.
+    /// Bytes begun of these records.
     pub prefetched_bytes: u64,
-    /// Those of them that a router asked for before they gave way.
+    /// Those of them that the router of the next layer asked for.
     pub prefetch_used: u64,
-    /// Bytes of these.
+    /// Bytes that had been begun of these.
     pub prefetch_used_bytes: u64,
     /// Time in which the caller could do nothing but wait for the disk, in microseconds.
     pub disk_wait_us: u64,
@@ -189,7 +190,8 @@ impl ExpertStore {
         let Parts { loader, slots, prefault, places, notices } = config.parts(&geometry)?;
         let policy = config.policy.unwrap_or_else(|| PolicyKind::DEFAULT.build(slots.len(), &expert_counts));
         let expert_count_max = expert_counts.iter().copied().max().unwrap_or(0);
-        let ahead = Ahead::new(slots.len(), config.read_ahead, expert_count_max, config.prefetch);
+        let ahead =
+            Ahead::new(config.read_ahead, expert_count_max, geometry.record_bytes_max(), config.prefetch);
         Ok(Self {
             free_slots: (0..slots.len()).rev().collect(),
             slot_of_record: vec![None; geometry.record_count()],
@@ -222,9 +224,9 @@ impl ExpertStore {
         }
     }
 
-    /// Whether it is worth finding out which experts the next layer will probably need.
-    pub fn wants_prefetch(&self) -> bool {
-        self.residency != Residency::Resident && self.ahead.governor.wanted()
+    /// Whether it is worth finding out what the next layer will probably need, or only naming what it is certain to need.
+    pub fn wants_prefetch(&self, guess: Guess) -> bool {
+        self.residency != Residency::Resident && self.ahead.governor.wanted(guess)
     }
 
     /// Says that `layer` will be visited again before any other: until the next call its records stay, as far as others
@@ -327,17 +329,17 @@ impl ExpertStore {
         Ok(())
     }
 
-    /// A free slot for `key`, made free if need be; `None` when nothing may give way at this moment.
-    pub(crate) fn acquire_slot(&mut self, key: ExpertKey) -> Option<usize> {
+    /// A free slot for `key`, if need be made free by layer `giving` as the policy says; `None` when nothing may give way
+    /// at this moment.
+    pub(crate) fn acquire_slot(&mut self, key: ExpertKey, giving: u32) -> Option<usize> {
         if self.residency == Residency::Resident {
             return Some(self.geometry.record_index(key));
         }
         if let Some(slot) = self.free_slots.pop() {
             return Some(slot);
         }
-        let slot = self.victim(key.layer)?;
+        let slot = self.victim(giving)?;
         let evicted = self.slots.evict(slot);
-        self.ahead.unused[slot] = false;
         self.forget(evicted, slot);
         self.evictions += 1;
         Some(slot)
@@ -385,16 +387,15 @@ impl ExpertStore {
     }
 
     /// Takes back the memory of a load that gave no record.
-    pub(crate) fn abandon(&mut self, key: ExpertKey, slot: usize, memory: Option<SlotMemory>) {
+    pub(crate) fn abandon(&mut self, slot: usize, memory: Option<SlotMemory>) {
         self.slots.abandon(slot, memory);
-        self.ahead.unused[slot] = false;
-        self.forget(key, slot);
         if self.residency != Residency::Resident {
             self.free_slots.push(slot);
         }
     }
 
-    fn forget(&mut self, key: ExpertKey, slot: usize) {
+    /// The record of `key` is no longer in `slot`, nor on its way there.
+    pub(crate) fn forget(&mut self, key: ExpertKey, slot: usize) {
         self.slot_of_record[self.geometry.record_index(key)] = None;
         self.policy.removed(slot);
         self.loader.left(key);
@@ -461,7 +462,7 @@ impl StoreConfig {
             }
             _ => None,
         };
-        let loader = Box::new(Loader::new(origin, lazy, reader, self.read_ahead, self.split, &self.ledger)?);
+        let loader = Box::new(Reading::new(origin, lazy, reader, self.read_ahead, self.split, &self.ledger)?);
         let memory = SlotMemory::carve(&self.ledger, Purpose::ExpertSlots, &slot_lengths)?;
         let prefault = memory.first().map(|first| Prefault::start(first.buffer()));
         Ok(Parts { loader, slots: SlotTable::new(memory), prefault, places: None, notices })

@@ -7,15 +7,15 @@
 //! ```
 //!
 //! Every requested expert is either handed out once or reported by exactly one error; after an error the others are still
-//! to be had. Dropping a visit waits for its reads and unpins everything; reads ahead of need go on.
+//! to be had. Dropping a visit waits for its reads and unpins everything; the heads of the next layer's records stay.
 
 use coldpress_workers::Team;
 
+use crate::ahead::{Guess, Head};
 use crate::error::ExpertError;
 use crate::geometry::ExpertKey;
 use crate::loader::{Destination, Landed};
 use crate::record::RecordRef;
-use crate::slots::SlotState;
 use crate::store::ExpertStore;
 
 /// A requested record and its slot: pinned, or being read.
@@ -37,6 +37,8 @@ pub(crate) struct VisitState {
     ready: Vec<Pinned>,
     handed_out: Vec<Pinned>,
     errors: Vec<ExpertError>,
+    /// Records whose heads were there or on their way.
+    heads_taken: usize,
     /// Stamp of position 0.
     first_stamp: u64,
     /// Per expert: number of the last visit that named it.
@@ -54,6 +56,7 @@ impl VisitState {
             ready: Vec::with_capacity(expert_count_max),
             handed_out: Vec::with_capacity(expert_count_max),
             errors: Vec::new(),
+            heads_taken: 0,
             first_stamp: 0,
             named_in: vec![0; expert_count_max],
             number: 0,
@@ -80,7 +83,10 @@ impl<'s> Visit<'s> {
         store.close_visit()?;
         store.check_request(layer, experts)?;
         let visit = Self { store };
+        let no_heads = visit.store.ahead.heads.is_empty();
+        let heads_arrived = no_heads || visit.store.loader.heads_have_arrived()?;
         visit.store.open_visit(layer as u32, experts);
+        visit.store.settle_heads(heads_arrived);
         visit.store.start_loads()?;
         Ok(visit)
     }
@@ -120,11 +126,20 @@ impl<'s> Visit<'s> {
         }
     }
 
-    /// Names experts of another layer that will probably be needed soon, the most probable first. They are read when
-    /// nothing that is needed waits, also after the end of the visit; what was named before and not begun is forgotten.
-    pub fn prefetch(&mut self, layer: usize, experts: impl DoubleEndedIterator<Item = u32>) {
+    /// Whether the device has nothing to do for the rest of this visit, or the caller has nothing to do without it: the
+    /// moment to find out what to name with [`Visit::prefetch`].
+    pub fn is_idle(&self) -> bool {
+        let visit = &self.store.visit;
+        let device = visit.pending.is_empty() && visit.awaited.is_empty();
+        device || visit.ready.is_empty() && visit.errors.is_empty()
+    }
+
+    /// Names experts of the layer to be visited next, the most probable first. Their records are begun when nothing that is
+    /// needed waits, until that visit begins; what was named before is forgotten.
+    pub fn prefetch(&mut self, layer: usize, experts: impl DoubleEndedIterator<Item = u32>, guess: Guess) {
         let store = &mut *self.store;
-        store.ahead.wanted.clear();
+        let had_all = store.visit.pending.is_empty() && store.visit.awaited.is_empty();
+        store.ahead.name(guess, had_all);
         let count = store.geometry.expert_count(layer) as u32;
         let keys = experts.rev().filter(|&expert| expert < count);
         store.ahead.wanted.extend(keys.map(|expert| ExpertKey { layer: layer as u32, expert }));
@@ -202,27 +217,28 @@ impl ExpertStore {
         visit.layer = layer;
         visit.experts.clear();
         visit.experts.extend_from_slice(experts);
+        visit.heads_taken = 0;
         visit.first_stamp = self.clock;
         self.clock += experts.len() as u64;
         self.policy.begin_visit(layer, visit.first_stamp);
         for position in 0..experts.len() {
-            let record = self.geometry.record_index(visit.key(position));
+            let key = visit.key(position);
+            let stamp = visit.first_stamp + position as u64;
+            let record = self.geometry.record_index(key);
             self.uses[record] = self.uses[record].saturating_add(1);
-            match self.slot_of_record[record] {
-                Some(slot) => {
-                    let slot = slot as usize;
-                    let bytes = self.geometry.layer(layer as usize).used_bytes;
-                    self.policy.used(slot, visit.first_stamp + position as u64);
-                    if self.slots.state(slot) == SlotState::Loading {
-                        self.ahead.in_flight -= 1;
-                        visit.awaited.push(Pinned { position, slot });
-                    } else {
-                        self.slots.pin(slot);
-                        visit.ready.push(Pinned { position, slot });
-                    }
-                    self.ahead.used(slot, bytes);
-                }
-                None => visit.pending.push(position),
+            if let Some(slot) = self.slot_of_record[record] {
+                let slot = slot as usize;
+                self.policy.used(slot, stamp);
+                self.slots.pin(slot);
+                visit.ready.push(Pinned { position, slot });
+            } else if let Some(Head { slot, .. }) = self.ahead.take(key) {
+                self.slot_of_record[record] = Some(slot as u32);
+                self.policy.inserted(slot, key, stamp);
+                self.loader.finish_head(Destination { slot });
+                visit.heads_taken += 1;
+                visit.awaited.push(Pinned { position, slot });
+            } else {
+                visit.pending.push(position);
             }
         }
         self.hits += visit.ready.len() as u64;
@@ -240,7 +256,7 @@ impl ExpertStore {
             && let Some(position) = self.visit.pending.last().copied()
         {
             let key = self.visit.key(position);
-            let Some(slot) = self.acquire_slot(key) else { break };
+            let Some(slot) = self.acquire_slot(key, key.layer) else { break };
             self.visit.pending.pop();
             self.visit.awaited.push(Pinned { position, slot });
             self.start_load(key, slot, self.visit.first_stamp + position as u64);
@@ -251,22 +267,46 @@ impl ExpertStore {
         self.loader.submit()
     }
 
-    /// Starts to read what will probably be needed, as far as needed reads leave room.
+    /// Forgets the heads that are not asked for; `arrived` says whether all heads had been read when the visit began.
+    fn settle_heads(&mut self, arrived: bool) {
+        if self.ahead.heads.is_empty() && self.visit.heads_taken == 0 {
+            return;
+        }
+        let somebody_waits = !self.visit.pending.is_empty() || self.visit.heads_taken > 0;
+        if somebody_waits {
+            self.ahead.observe(arrived, self.visit.heads_taken > 0);
+        }
+        for Head { slot, .. } in self.ahead.heads.drain(..) {
+            self.loader.cancel_head(Destination { slot });
+            self.ahead.forgotten += 1;
+        }
+    }
+
+    /// Begins what the next layer will probably ask for.
     fn start_ahead(&mut self) {
-        while self.ahead.in_flight < self.ahead.in_flight_max
+        let certain = self.ahead.guess == Guess::Certain;
+        // A guess shares the device with nothing that somebody waits for.
+        if !certain && !self.visit.awaited.is_empty() {
+            return;
+        }
+        while self.ahead.bytes_left > 0
+            && self.ahead.heads.len() + self.ahead.forgotten < self.ahead.heads_max
             && self.loader.has_room()
             && let Some(key) = self.ahead.wanted.pop()
         {
             if self.slot_of_record[self.geometry.record_index(key)].is_some() {
                 continue;
             }
-            let Some(slot) = self.acquire_slot(key) else { break };
-            let bytes = self.geometry.layer(key.layer as usize).used_bytes;
-            self.ahead.in_flight += 1;
-            self.ahead.unused[slot] = true;
+            // When every expert of the next layer is needed, giving one up for another would gain nothing.
+            let giving = if certain { self.visit.layer } else { key.layer };
+            let Some(slot) = self.acquire_slot(key, giving) else { break };
+            let bytes = self.ahead.bytes_left.min(self.geometry.layer(key.layer as usize).record_bytes);
+            let memory = self.slots.begin_load(slot, key);
+            let bytes = self.loader.start_head(key, Destination { slot }, memory, bytes);
+            self.ahead.heads.push(Head { key, slot, bytes });
+            self.ahead.bytes_left = self.ahead.bytes_left.saturating_sub(bytes);
             self.ahead.statistics.records += 1;
             self.ahead.statistics.bytes += bytes as u64;
-            self.start_load(key, slot, self.clock);
         }
     }
 
@@ -277,22 +317,23 @@ impl ExpertStore {
         while let Some(Landed { key, destination: Destination { slot }, memory, result }) = landed {
             let awaited = self.visit.awaited.iter().position(|awaited| awaited.slot == slot);
             let awaited = awaited.map(|at| self.visit.awaited.swap_remove(at));
-            if awaited.is_none() {
-                self.ahead.in_flight -= 1;
-            }
-            match result {
-                Ok(()) => {
+            match (result, awaited) {
+                (Ok(()), Some(requested)) => {
                     self.slots.land(slot, memory);
-                    if let Some(requested) = awaited {
-                        self.slots.pin(slot);
-                        self.visit.ready.push(requested);
-                    }
+                    self.slots.pin(slot);
+                    self.visit.ready.push(requested);
                 }
-                Err(error) => {
-                    self.abandon(key, slot, memory);
-                    // What fails when nobody waits for it is tried again when somebody does.
-                    if awaited.is_some() {
-                        self.visit.errors.push(error);
+                (Err(error), Some(_)) => {
+                    self.forget(key, slot);
+                    self.abandon(slot, memory);
+                    self.visit.errors.push(error);
+                }
+                // A head that nobody needs. What failed there is tried again when somebody does.
+                (_, None) => {
+                    self.ahead.forgotten -= 1;
+                    self.abandon(slot, memory);
+                    if self.slot_of_record[self.geometry.record_index(key)].is_none() {
+                        self.loader.left(key);
                     }
                 }
             }

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use coldpress_experts::{ExpertStore, RecordRef};
+use coldpress_experts::{ExpertStore, Guess, RecordRef};
 use coldpress_kernels::{GatedJob, MatmulJob, gated, matmul, vector};
 
 use crate::error::ModelError;
@@ -20,10 +20,15 @@ use crate::times::Phase;
 /// Experts that compute in one parallel region.
 const EXPERTS_AT_ONCE: usize = 16;
 
+/// Times that a batch chooses an expert on average, from which on it is certain to need nearly all of them.
+const SURE_USES: usize = 16;
+
 /// Which rows of which layer are computed.
 struct Place {
     layer: usize,
     block: Range<usize>,
+    /// Whether the same layer comes again before the next one.
+    more_blocks: bool,
 }
 
 /// An expert that is ready to compute: its weights and the rows of `pairs` it fills.
@@ -33,12 +38,14 @@ struct Work<'a> {
 }
 
 impl Model {
-    /// Adds the feed-forward half of `layer` to the residual stream of the rows of a block.
+    /// Adds the feed-forward half of `layer` to the residual stream of the rows of a block; `more_blocks` says whether the
+    /// same layer comes again before the next one.
     pub(crate) fn feed_forward(
         &mut self,
         engine: &mut ForwardEngine<'_, '_>,
         layer: usize,
         block: &Range<usize>,
+        more_blocks: bool,
     ) -> Result<(), ModelError> {
         let rows = block.len();
         self.norm_input(engine, layer, block);
@@ -49,7 +56,7 @@ impl Model {
                 Ok(())
             }
             FeedForwardSpec::Moe(moe) => {
-                let place = Place { layer, block: block.clone() };
+                let place = Place { layer, block: block.clone(), more_blocks };
                 self.mixture(engine, moe, &mut routing, place)
             }
         };
@@ -117,7 +124,9 @@ impl Model {
         routing.route(engine.team, engine.kernels, &moe.router, logits, rows);
     }
 
-    /// Submits the reads, computes the shared expert while they run, then every routed expert as it lands.
+    /// Submits the reads, computes the shared expert while they run, then every routed expert as it lands. What the next
+    /// layer will need is named as soon as it can be: all of it by a large batch, the guess for a single row when the hits
+    /// have been computed and the device is waited for.
     fn routed(
         &self,
         engine: &mut ForwardEngine<'_, '_>,
@@ -127,20 +136,33 @@ impl Model {
         place: &Place,
     ) -> Result<(), ModelError> {
         let rows = place.block.len();
-        let prefetch = rows == 1 && store.wants_prefetch();
+        let next = self.next_mixture(place.layer).filter(|_| !place.more_blocks);
+        let guessing = next.filter(|_| rows == 1 && store.wants_prefetch(Guess::Likely));
+        let all = next.filter(|(_, next)| {
+            rows * next.router.top_k >= SURE_USES * next.router.experts
+                && store.wants_prefetch(Guess::Certain)
+        });
         let mut visit = store.begin(moe.store_layer, &routing.experts)?;
-        if prefetch && let Some((layer, next)) = self.next_mixture(place.layer) {
-            self.guess(engine, layer, next, routing, place);
-            visit.prefetch(next.store_layer, routing.guess.iter().map(|choice| choice.expert));
+        if let Some((_, next)) = all {
+            visit.prefetch(next.store_layer, 0..next.router.experts as u32, Guess::Certain);
         }
-        let routing = &*routing;
         engine.clock.lap(Phase::Experts);
         match &moe.shared {
             Some(shared) => self.shared_expert(engine, shared, rows),
             None => engine.scratch.block_out.as_mut_slice_of::<f32>()[..rows * self.spec.hidden].fill(0.0),
         }
         engine.clock.lap(Phase::Dense);
-        while let Some(ready) = visit.next_ready(engine.team)? {
+        routing.computed.clear();
+        let mut guessing = guessing;
+        loop {
+            if visit.is_idle()
+                && let Some((layer, next)) = guessing.take()
+            {
+                self.guess(engine, layer, next, routing);
+                let experts = routing.guess.iter().map(|choice| choice.expert);
+                visit.prefetch(next.store_layer, experts, Guess::Likely);
+            }
+            let Some(ready) = visit.next_ready(engine.team)? else { return Ok(()) };
             let mut work: ArrayVec<Work<'_>, EXPERTS_AT_ONCE> = ArrayVec::new();
             let mut work_rows = 0;
             for (index, record) in ready.iter() {
@@ -151,11 +173,11 @@ impl Model {
                     work_rows = 0;
                 }
                 work_rows += pairs.len();
+                routing.computed.push(pairs.start as u32);
                 work.push(Work { record, pairs });
             }
             self.experts(engine, moe, routing, rows, &work);
         }
-        Ok(())
     }
 
     /// The next layer with routed experts.
@@ -167,21 +189,23 @@ impl Model {
         })
     }
 
-    /// What the router of a later layer would choose if the hidden state did not change until then: most of what it does
-    /// choose, because every layer adds little to the residual stream.
-    fn guess(
-        &self,
-        engine: &mut ForwardEngine<'_, '_>,
-        layer: usize,
-        moe: &MoeSpec,
-        routing: &mut Routing,
-        place: &Place,
-    ) {
+    /// What the router of a later layer would choose if nothing were added to the hidden state of the single row but what
+    /// is computed of this layer: mostly what it does choose, because every layer adds little to the residual stream.
+    fn guess(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, moe: &MoeSpec, routing: &mut Routing) {
         let hidden = self.spec.hidden;
         let (team, kernels) = (engine.team, engine.kernels);
         let norm = self.weights.vector(self.spec.layers[layer].feed_forward_norm);
-        let Scratch { residual, gathered, router, .. } = &mut *engine.scratch;
-        let row = &residual.as_slice_of::<f32>()[place.block.start * hidden..place.block.end * hidden];
+        let Scratch { residual, block_out, pairs, guess, gathered, router, .. } = &mut *engine.scratch;
+        let row = &mut guess.as_mut_slice_of::<f32>()[..hidden];
+        row.copy_from_slice(&residual.as_slice_of::<f32>()[..hidden]);
+        vector::scale_add(kernels, row, 1.0, &block_out.as_slice_of::<f32>()[..hidden]);
+        let results = pairs.as_slice_of::<f32>();
+        for (choice, at) in routing.choices.iter().zip(&routing.grouped_at) {
+            if routing.computed.contains(at) {
+                let at = *at as usize * hidden;
+                vector::scale_add(kernels, row, choice.weight, &results[at..at + hidden]);
+            }
+        }
         // Free until the experts compute, and those of a single row do not gather.
         gathered.norm(team, kernels, row, norm, self.spec.norm_epsilon);
         let logits = &mut router.as_mut_slice_of::<f32>()[..moe.router.experts];

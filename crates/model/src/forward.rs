@@ -141,12 +141,13 @@ impl Model {
     ) -> Result<(), ModelError> {
         for first in (0..rows).step_by(BLOCK_ROWS) {
             let block = first..rows.min(first + BLOCK_ROWS);
-            self.hold_experts(engine, layer, block.end < rows);
+            let more_blocks = block.end < rows;
+            self.hold_experts(engine, layer, more_blocks);
             engine.clock.lap(Phase::Host);
             self.attend(engine, segments, layer, &block);
             self.check_finite(engine, &block, layer, "attention")?;
             engine.clock.lap(Phase::Attention);
-            self.feed_forward(engine, layer, &block)?;
+            self.feed_forward(engine, layer, &block, more_blocks)?;
             self.check_finite(engine, &block, layer, "feed-forward")?;
             engine.clock.lap(Phase::Dense);
         }

@@ -34,6 +34,8 @@ pub(crate) struct Routing {
     pub starts: Vec<u32>,
     /// Where every choice is written down, if anybody asked.
     pub trace: Option<RoutingTrace>,
+    /// Starts of the grouped pairs that have been computed.
+    pub computed: Vec<u32>,
     /// What a later layer will probably choose for a single row, best first.
     pub guess: Vec<Choice>,
     counts: Vec<u32>,

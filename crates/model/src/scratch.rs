@@ -78,6 +78,7 @@ struct Needs {
     sines: Need,
     attention: Need,
     router: Need,
+    guess: Need,
     gathered: [Need; 2],
     up: Need,
     inner: [Need; 2],
@@ -118,6 +119,7 @@ impl Needs {
             sines: call_floats(spec.rope.dimensions / 2),
             attention: Need { fixed: attention_scratch * size_of::<f32>(), ..Need::NONE },
             router: floats(experts),
+            guess: Need { fixed: gathered * size_of::<f32>(), ..Need::NONE },
             gathered: Prepared::needs(gathered).map(expert_rows),
             up: expert_rows(floats(inner)),
             inner: Prepared::needs(inner).map(expert_rows),
@@ -137,6 +139,7 @@ impl Needs {
             self.sines,
             self.attention,
             self.router,
+            self.guess,
             self.up,
             self.pairs,
             self.logits,
@@ -279,6 +282,8 @@ pub struct Scratch {
     pub(crate) attention: Buffer,
     /// Router logits [rows, experts].
     pub(crate) router: Buffer,
+    /// Hidden state that the next layer's experts are guessed from [hidden].
+    pub(crate) guess: Buffer,
     /// Inputs of a batch of experts, regrouped [expert rows, hidden].
     pub(crate) gathered: Prepared,
     pub(crate) up: Buffer,
@@ -314,6 +319,7 @@ impl Scratch {
             sines: plain(needs.sines)?,
             attention: plain(needs.attention)?,
             router: plain(needs.router)?,
+            guess: plain(needs.guess)?,
             gathered: prepared(needs.gathered)?,
             up: plain(needs.up)?,
             inner: prepared(needs.inner)?,

@@ -145,7 +145,7 @@ impl Limits {
         let own = ran.computing();
         let resident = self.resident.iter().find(|(other, _)| *other == depth).map(|(_, times)| times[part]);
         let resident = resident.filter(|resident| *resident <= own);
-        let missed_bytes = ran.missed_bytes();
+        let missed_bytes = ran.experts.bytes_read;
         Limit {
             computing: resident.unwrap_or(own),
             resident: resident.is_some(),

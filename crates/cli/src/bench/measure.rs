@@ -61,12 +61,6 @@ impl Part {
         self.experts.device_bytes_read as f64 / self.tokens.max(1) as f64
     }
 
-    /// Bytes of the experts that were asked for and not in memory: what was read less what was read ahead in vain.
-    pub fn missed_bytes(&self) -> u64 {
-        let in_vain = self.experts.prefetched_bytes.saturating_sub(self.experts.prefetch_used_bytes);
-        self.experts.bytes_read.saturating_sub(in_vain)
-    }
-
     /// Wall time that is neither waiting for the disk nor making records of what was read.
     pub fn computing(&self) -> Duration {
         self.wall.saturating_sub(self.phases.disk_wait + self.phases.arrange)
