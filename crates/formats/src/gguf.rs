@@ -52,12 +52,30 @@ pub struct GgufHeader {
     pub header_len: u64,
     /// Offset of the tensor data: `header_len` rounded up to the alignment.
     pub data_start: u64,
+    /// Where the last tensor ends: the length that the file has at least when it is whole.
+    pub data_end: u64,
 }
 
 impl GgufHeader {
     /// Reads a header from the start of a file of `file_len` bytes. `path` is only used in errors. At most
     /// [`limits::MAX_HEADER_BYTES`] are read, plus one buffer.
     pub fn read(reader: impl Read, file_len: u64, path: &Path) -> Result<GgufHeader, FormatError> {
+        GgufHeader::read_within(reader, file_len, file_len, path)
+    }
+
+    /// As [`GgufHeader::read`], but tensors may lie behind the end of the file: it may be a download that has only begun.
+    /// Tensor sizes are then no longer bounded by the length of the file, so nothing may be allocated by them.
+    pub fn read_incomplete(reader: impl Read, file_len: u64, path: &Path) -> Result<GgufHeader, FormatError> {
+        GgufHeader::read_within(reader, file_len, file_len.max(limits::MAX_FILE_BYTES), path)
+    }
+
+    /// `data_limit` is where the last tensor has to end.
+    fn read_within(
+        reader: impl Read,
+        file_len: u64,
+        data_limit: u64,
+        path: &Path,
+    ) -> Result<GgufHeader, FormatError> {
         let mut cursor = Cursor::new(reader, file_len, path);
         read_magic(&mut cursor)?;
         let version = read_version(&mut cursor)?;
@@ -74,7 +92,8 @@ impl GgufHeader {
         let mut tensors =
             (0..tensor_count).map(|_| read_tensor(&mut cursor, alignment)).collect::<Result<Vec<_>, _>>()?;
         let header_len = cursor.offset();
-        let data_start = place(path, &mut tensors, header_len, alignment, file_len)?;
+        let (data_start, data_end) =
+            place(path, &mut tensors, header_len, alignment, (file_len, data_limit))?;
         refuse_duplicates(path, &tensors)?;
         refuse_overlap(path, &tensors)?;
         Ok(GgufHeader {
@@ -86,6 +105,7 @@ impl GgufHeader {
             tensors,
             header_len,
             data_start,
+            data_end,
         })
     }
 }
@@ -318,19 +338,24 @@ fn read_tensor(cursor: &mut Cursor<'_, impl Read>, alignment: u64) -> Result<Ten
     Ok(TensorInfo { name, tensor_type, shape, file: 0, offset, byte_len })
 }
 
-/// Makes offsets absolute and checks that every tensor ends within the file. Returns the start of the data.
+/// Makes offsets absolute and checks that every tensor ends at `data_limit` at the latest. Returns the start of the data and
+/// the end of the last tensor.
 fn place(
     path: &Path,
     tensors: &mut [TensorInfo],
     header_len: u64,
     alignment: u64,
-    file_len: u64,
-) -> Result<u64, FormatError> {
+    (file_len, data_limit): (u64, u64),
+) -> Result<(u64, u64), FormatError> {
     let data_start = round_up(header_len, alignment);
+    let mut data_end = header_len;
     for tensor in tensors {
         let start = data_start.checked_add(tensor.offset);
         match start.and_then(|start| start.checked_add(tensor.byte_len)) {
-            Some(end) if end <= file_len => tensor.offset += data_start,
+            Some(end) if end <= data_limit => {
+                tensor.offset += data_start;
+                data_end = data_end.max(end);
+            }
             _ => {
                 return Err(FormatError::TensorPastEnd {
                     path: path.to_owned(),
@@ -343,7 +368,7 @@ fn place(
             }
         }
     }
-    Ok(data_start)
+    Ok((data_start, data_end))
 }
 
 /// Rounds up; an alignment so large that the sum wraps gives the largest number, which no file reaches.

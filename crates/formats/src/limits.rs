@@ -9,6 +9,8 @@
 
 /// Longest header (everything before the tensor data) of one file, and of all parts of a set together.
 pub const MAX_HEADER_BYTES: u64 = 64 << 20;
+/// Longest file that a header may speak of while the file itself is not all there.
+pub const MAX_FILE_BYTES: u64 = 1 << 46;
 /// Most metadata entries in one file.
 pub const MAX_KEYS: u64 = 1 << 16;
 /// Longest metadata key in bytes, the figure of the format document.

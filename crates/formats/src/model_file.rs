@@ -38,18 +38,31 @@ pub struct ModelFile {
     /// Positions in `tensors`, sorted by name.
     by_name: Vec<u32>,
     files: Vec<SourceFile>,
+    /// Per file, where its last tensor ends.
+    data_ends: Vec<u64>,
     byte_order: ByteOrder,
 }
 
 impl ModelFile {
     /// Opens a `.gguf` file, a split set by any of its parts, or a folder that holds exactly one of these.
     pub fn open(path: impl AsRef<Path>) -> Result<ModelFile, FormatError> {
-        let paths = split::files_of(path.as_ref())?;
+        ModelFile::open_with(path.as_ref(), GgufHeader::read)
+    }
+
+    /// As [`ModelFile::open`], but only the headers have to be there: any file may end early, as a download does that is
+    /// still running. [`ModelFile::missing_bytes`] says how much is to come. For planning only: tensors may lie behind the
+    /// end of their file, and their sizes are what the header claims.
+    pub fn open_headers(path: impl AsRef<Path>) -> Result<ModelFile, FormatError> {
+        ModelFile::open_with(path.as_ref(), GgufHeader::read_incomplete)
+    }
+
+    fn open_with(path: &Path, read: ReadHeader) -> Result<ModelFile, FormatError> {
+        let paths = split::files_of(path)?;
         let mut headers = Vec::new();
         let mut files = Vec::new();
         let (mut header_bytes, mut tensor_count) = (0, 0);
         for path in &paths {
-            let (file, header) = read_header(path)?;
+            let (file, header) = read_header(path, read)?;
             header_bytes += file.header_len;
             tensor_count += header.tensors.len() as u64;
             check_total(path, "the header of all parts together", header_bytes, limits::MAX_HEADER_BYTES)?;
@@ -69,13 +82,14 @@ impl ModelFile {
     fn assemble(files: Vec<SourceFile>, headers: Vec<GgufHeader>) -> Result<ModelFile, FormatError> {
         let mut tensors = Vec::new();
         let mut first = None;
+        let data_ends = headers.iter().map(|header| header.data_end).collect();
         for (file, header) in headers.into_iter().enumerate() {
             tensors.extend(header.tensors.into_iter().map(|tensor| TensorInfo { file, ..tensor }));
             first.get_or_insert((header.metadata, header.byte_order));
         }
         let (metadata, byte_order) = first.expect("a model has at least one file");
         let by_name = index_by_name(&files, &tensors)?;
-        Ok(ModelFile { metadata, tensors, by_name, files, byte_order })
+        Ok(ModelFile { metadata, tensors, by_name, files, data_ends, byte_order })
     }
 
     /// Metadata of the model: that of the only file, or of part 1.
@@ -117,7 +131,12 @@ impl ModelFile {
         self.byte_order == ByteOrder::Big
     }
 
-    /// Sum of the bytes of all tensors; never more than the files hold, because tensors do not share bytes.
+    /// Bytes that the files lack: 0 unless the model was opened with [`ModelFile::open_headers`].
+    pub fn missing_bytes(&self) -> u64 {
+        self.files.iter().zip(&self.data_ends).map(|(file, end)| end.saturating_sub(file.len)).sum()
+    }
+
+    /// Sum of the bytes of all tensors; never more than whole files hold, because tensors do not share bytes.
     pub fn tensor_bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.byte_len).sum()
     }
@@ -134,7 +153,10 @@ impl ModelFile {
     }
 }
 
-fn read_header(path: &Path) -> Result<(SourceFile, GgufHeader), FormatError> {
+/// Reads the header of a file of a given length; the path is for errors.
+type ReadHeader = fn(File, u64, &Path) -> Result<GgufHeader, FormatError>;
+
+fn read_header(path: &Path, read: ReadHeader) -> Result<(SourceFile, GgufHeader), FormatError> {
     // Asked before opening: opening a named pipe would wait for a writer.
     let kind = std::fs::metadata(path).map_err(|source| io_error(path, "open", source))?;
     if !kind.is_file() {
@@ -142,7 +164,7 @@ fn read_header(path: &Path) -> Result<(SourceFile, GgufHeader), FormatError> {
     }
     let file = File::open(path).map_err(|source| io_error(path, "open", source))?;
     let facts = file.metadata().map_err(|source| io_error(path, "read the length of", source))?;
-    let header = GgufHeader::read(file, facts.len(), path)?;
+    let header = read(file, facts.len(), path)?;
     let source = SourceFile {
         path: path.to_owned(),
         len: facts.len(),
