@@ -365,6 +365,12 @@ impl LoadConfiguration {
         self
     }
 
+    /// The same without profiles, for a model file that has no fingerprint yet.
+    pub(crate) fn without_profiles(mut self) -> Self {
+        self.profiles = None;
+        self
+    }
+
     /// Checks what can be wrong without a model.
     pub(crate) fn check(&self) -> Result<(), EngineError> {
         let wrong = match self {

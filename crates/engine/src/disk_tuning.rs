@@ -181,6 +181,18 @@ impl Reading {
     }
 }
 
+/// Bytes per second of the remembered measurement for a model, where there is one.
+pub(crate) fn remembered_rate(
+    configuration: &LoadConfiguration,
+    residency: Residency,
+    file: &ModelFile,
+    pack: Option<&PackFile>,
+    geometry: &Geometry,
+) -> Option<f64> {
+    let tuned = Subject::find(configuration, residency, file, pack, geometry)?.recall()?;
+    Some(tuned.bytes_per_second).filter(|rate| rate.is_finite() && *rate > 0.0)
+}
+
 /// What a measurement is about.
 struct Subject {
     folder: PathBuf,

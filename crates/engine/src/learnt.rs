@@ -156,6 +156,21 @@ fn read_profile(path: &Path, fingerprint: &Fingerprint) -> Result<(PolicyKind, P
     Ok((kind, profile.prefetch))
 }
 
+/// The profile of a model, where there is one that can be used.
+pub(crate) fn recall(
+    configuration: &LoadConfiguration,
+    file: &ModelFile,
+    spec: &ModelSpec,
+) -> Option<Profile> {
+    let folder = configuration.profiles.as_ref().filter(|folder| has_profiles(folder))?;
+    let fingerprint = Fingerprint::of(file.files(), &spec.experts).ok()?;
+    let path = place(folder, &fingerprint, PROFILE_EXTENSION);
+    read_profile(&path, &fingerprint).ok()?;
+    let mut text = String::new();
+    std::fs::File::open(&path).ok()?.take(PROFILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
 /// Writes the profile of a model and returns where.
 pub(crate) fn write_profile(
     folder: &Path,

@@ -15,7 +15,7 @@
 //! # }
 //! ```
 //!
-//! [`plan`] says what a run would hold in memory, [`Runtime`] holds it, [`Session`] is a conversation. The budget bounds the
+//! [`plan`] says what a run would hold in memory, [`forecast`] also how fast it would be, [`Runtime`] holds it, [`Session`] is a conversation. The budget bounds the
 //! whole process, and the answer does not depend on it. This crate prints nothing and reads no environment.
 #![forbid(unsafe_code)]
 
@@ -24,12 +24,14 @@ mod disk;
 mod disk_tuning;
 mod error;
 mod files;
+mod forecast;
 mod generate;
 mod inspect;
 mod learnt;
 mod machine;
 mod packs;
 mod plan;
+mod predict;
 mod runtime;
 mod sampling;
 mod simulate;
@@ -58,6 +60,7 @@ pub use disk::{Ceiling, DiskFigure, DiskReport, Pattern, RandomReads, measure_di
 pub use disk_tuning::{Basis, PageCacheUse, Reading};
 pub use error::EngineError;
 pub use files::begins_with;
+pub use forecast::{DiskRoom, Forecast, ForecastRequest, WhatIf, forecast};
 pub use generate::{FinishReason, GenerateObserver, GenerateOptions, Generation, Session, Silent};
 pub use inspect::{Inspection, inspect, model_file_bytes};
 pub use learnt::{PolicyChoice, PrefetchChoice, Profile};
@@ -65,7 +68,11 @@ pub use machine::{
     FormatKernel, InstructionSet, Int8Rate, MachineReport, ReadBandwidth, ReaderReport, examine,
 };
 pub use packs::{PackReport, pack_model, verify_pack};
-pub use plan::{ModelSummary, PlanReport, model_summary, plan};
+pub use plan::{ModelSummary, PlanReport, Room, model_summary, plan};
+pub use predict::{
+    Band, Bottleneck, Estimate, Origin, PredictInput, Prediction, Rates, Stage, TOKENS_PER_WORD, Term,
+    assumed_hit_rate, measured_hit_rate, predict,
+};
 pub use runtime::{LoadObserver, LoadStage, PeakMemory, Runtime, Status};
 pub use sampling::{Sampler, Sampling, greedy};
 pub use simulate::{Capacity, PolicyCurve, Simulation, simulate};

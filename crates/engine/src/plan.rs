@@ -11,7 +11,8 @@ use coldpress_experts::{
 use coldpress_formats::ModelFile;
 use coldpress_kernels::{Isa, Kernels};
 use coldpress_memory::plan::{
-    CHUNK_TOKENS_MINIMUM, CONTEXT_MINIMUM, Plan, PlanInput, RecordClass, plan as divide,
+    CHUNK_TOKENS_MINIMUM, CONTEXT_MINIMUM, ContextRoom, Plan, PlanInput, RecordClass, context_room,
+    plan as divide, resident_budget, smallest_budget,
 };
 use coldpress_memory::{Bytes, MachineFacts, Suggestion};
 use coldpress_model::{
@@ -97,6 +98,17 @@ pub struct PlanReport {
     pub plan: Plan,
 }
 
+/// What other budgets and contexts would do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Room {
+    /// The smallest budget that works with the same options, to the byte.
+    pub smallest_budget: Bytes,
+    /// From this budget on every expert has a slot.
+    pub resident_budget: Bytes,
+    /// The contexts that the budget holds, up to what the model was trained for.
+    pub context: Option<ContextRoom>,
+}
+
 /// Everything that is known before weights are read.
 pub(crate) struct Prepared {
     pub file: ModelFile,
@@ -104,6 +116,7 @@ pub(crate) struct Prepared {
     pub kernels: Kernels,
     pub pack: Option<PackFile>,
     pub report: PlanReport,
+    pub room: Room,
     /// Findings that the user should see, such as a pack that cannot be used.
     pub notes: Vec<String>,
 }
@@ -129,16 +142,25 @@ pub fn model_summary(path: &Path) -> Result<ModelSummary, EngineError> {
 
 /// Opens a model file, describes it and divides the budget.
 pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<Prepared, EngineError> {
+    prepare_file(ModelFile::open(path)?, MachineFacts::detect()?, configuration)
+}
+
+/// As [`prepare`], for a file of which only the headers may be there, on a machine that may be another one. What needs the
+/// weights (packs and profiles are found by them) is left out for a file that is not complete.
+pub(crate) fn prepare_file(
+    file: ModelFile,
+    facts: MachineFacts,
+    configuration: &LoadConfiguration,
+) -> Result<Prepared, EngineError> {
     configuration.check()?;
-    let file = ModelFile::open(path)?;
+    let complete = file.missing_bytes() == 0;
     let spec = describe(&file).map_err(EngineError::BadModel)?;
     let geometry = if spec.experts.is_empty() { None } else { Some(Geometry::new(&spec.experts)?) };
-    let facts = MachineFacts::detect()?;
     let kernels = kernels_for(configuration.isa)?;
     let mut notes = Vec::new();
     let pack = match &geometry {
-        Some(geometry) => packs::find(&configuration.pack, &file, &spec, geometry, &mut notes)?,
-        None => None,
+        Some(geometry) if complete => packs::find(&configuration.pack, &file, &spec, geometry, &mut notes)?,
+        _ => None,
     };
     let threads = configuration.threads.unwrap_or(facts.cpu_count).max(1);
     let shares = Shares { file: &file, spec: &spec, geometry: geometry.as_ref(), facts: &facts, threads };
@@ -155,7 +177,12 @@ pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<
         }
     }
     let reading = Reading::planned(configuration, residency, &file, pack.as_ref(), geometry.as_ref());
-    let policy = PolicyChoice::of(configuration, &file, &spec, &mut notes)?;
+    let policy = if complete {
+        PolicyChoice::of(configuration, &file, &spec, &mut notes)?
+    } else {
+        PolicyChoice::of(&configuration.clone().without_profiles(), &file, &spec, &mut notes)?
+    };
+    let room = shares.room(configuration, packed, pack_staging, &plan)?;
     let report = PlanReport {
         model: summary(&file, &spec, geometry.as_ref()),
         residency,
@@ -171,7 +198,7 @@ pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<
         notes: mode_notes(residency, configuration.force_mode),
         plan,
     };
-    Ok(Prepared { file, spec, kernels, pack, report, notes })
+    Ok(Prepared { file, spec, kernels, pack, report, room, notes })
 }
 
 /// What the figures of a plan do not say about a mode.
@@ -285,6 +312,29 @@ impl Shares<'_> {
                 None => format!("{share:.0}% of the experts fit the budget"),
             };
             (Residency::Streamed, reason, plan)
+        })
+    }
+
+    /// What other budgets and contexts would do with the same options.
+    fn room(
+        &self,
+        configuration: &LoadConfiguration,
+        packed: bool,
+        pack_staging: Bytes,
+        plan: &Plan,
+    ) -> Result<Room, EngineError> {
+        let mut input = self.input(configuration, packed)?;
+        if configuration.residency == Residency::Resident {
+            input.records_minimum = input.records_total();
+        }
+        // Records are only staged where there is room, so the smallest budget knows nothing of them.
+        let smallest_budget = smallest_budget(&input);
+        input.read_ring = input.read_ring.saturating_add(pack_staging);
+        let trained = u32::try_from(self.spec.trained_context).unwrap_or(u32::MAX);
+        Ok(Room {
+            smallest_budget,
+            resident_budget: resident_budget(&input, plan.context, plan.chunk_tokens),
+            context: context_room(&input, trained),
         })
     }
 

@@ -228,7 +228,7 @@ impl Mount {
 }
 
 /// `mountinfo` writes space, tab, newline and backslash as three octal digits.
-fn unescape(text: &str) -> String {
+pub(crate) fn unescape(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .into_iter()
         .fold(text.to_owned(), |text, (code, character)| text.replace(code, character))

@@ -107,6 +107,20 @@ impl MachineFacts {
         }
     }
 
+    /// The facts of a machine with `memory` installed, nothing of it taken and no limit below it; the rest as here.
+    #[must_use]
+    pub fn with_memory(self, memory: Bytes) -> Self {
+        Self {
+            physical: memory,
+            available: memory,
+            cgroup_limit: None,
+            cgroup_current: None,
+            address_space_limit: None,
+            usable: memory,
+            ..self
+        }
+    }
+
     /// The budget when the user names none: [`DEFAULT_BUDGET_PERCENT`] of the usable memory, but not more than is
     /// available now, because nobody asked for swapping.
     pub fn default_budget(&self) -> Bytes {
@@ -119,14 +133,14 @@ impl MachineFacts {
     }
 }
 
-fn meminfo_field(meminfo: &str, name: &str) -> Option<Bytes> {
+pub(crate) fn meminfo_field(meminfo: &str, name: &str) -> Option<Bytes> {
     let value = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Bytes(kib).checked_mul(1024)
 }
 
 /// The soft limit in a line of `/proc/self/limits`; `None` for `unlimited`.
-fn limit_field(limits: &str, name: &str) -> Option<Bytes> {
+pub(crate) fn limit_field(limits: &str, name: &str) -> Option<Bytes> {
     let values = limits.lines().find_map(|line| line.strip_prefix(name))?;
     values.split_whitespace().next()?.parse().ok().map(Bytes)
 }

@@ -16,6 +16,7 @@ mod error;
 mod facts;
 mod ledger;
 mod refusal;
+mod system;
 mod usage;
 
 pub mod plan;
@@ -28,4 +29,5 @@ pub use facts::{DEFAULT_BUDGET_PERCENT, MachineFacts};
 pub use ledger::{Ledger, LedgerSnapshot, OverBudget, Purpose, Reservation};
 pub use plan::{Plan, PlanInput};
 pub use refusal::{DoesNotFit, Suggestion};
+pub use system::{StorageFacts, StorageKind, Swap, SystemFacts, storage_below, storage_facts};
 pub use usage::{MemoryUsage, MemoryWatch};

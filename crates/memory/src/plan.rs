@@ -314,6 +314,52 @@ pub fn plan(input: &PlanInput) -> Result<Plan, DoesNotFit> {
     Err(refuse(input))
 }
 
+/// The smallest budget that works, to the byte: one byte less is refused.
+pub fn smallest_budget(input: &PlanInput) -> Bytes {
+    smallest_parts(input).iter().map(|(_, bytes)| *bytes).sum()
+}
+
+/// The budget from which every record has a slot, with the context and the chunk given.
+pub fn resident_budget(input: &PlanInput, context: u32, chunk_tokens: u32) -> Bytes {
+    input.base(context, chunk_tokens).saturating_add(input.slots_at(input.records_total()))
+}
+
+/// How much context a budget holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ContextRoom {
+    /// The longest context that runs at all: the slots are then at their minimum.
+    pub longest: u32,
+    /// The longest context that costs the slots at most one part in sixteen of what they have with the shortest one.
+    pub best: u32,
+}
+
+/// The room for context in the budget, up to `context_max` tokens; `None` where not even one token fits.
+pub fn context_room(input: &PlanInput, context_max: u32) -> Option<ContextRoom> {
+    let chunk = input.chunk_tokens_minimum.min(input.chunk_tokens_wanted);
+    let slots = |context: u32| {
+        let room = input.budget.checked_sub(input.base(context, chunk))?;
+        Some(input.slots_in(room)).filter(|slots| *slots >= input.slots_minimum())
+    };
+    let longest = last_that(context_max, |context| slots(context).is_some())?;
+    let most = slots(input.context_minimum.clamp(1, longest)).unwrap_or(0);
+    let enough = most - most / LONG_CHUNK_SHARE;
+    let best = last_that(longest, |context| slots(context).is_some_and(|slots| slots >= enough));
+    Some(ContextRoom { longest, best: best.unwrap_or(longest) })
+}
+
+/// The largest number from 1 to `most` that holds, where all numbers below one that holds do too.
+fn last_that(most: u32, holds: impl Fn(u32) -> bool) -> Option<u32> {
+    if most == 0 || !holds(1) {
+        return None;
+    }
+    let (mut yes, mut no) = (1, most.saturating_add(1));
+    while no - yes > 1 {
+        let middle = yes + (no - yes) / 2;
+        if holds(middle) { yes = middle } else { no = middle }
+    }
+    Some(yes)
+}
+
 fn divide(input: &PlanInput, context: u32, chunk_tokens: u32, slot_count: u64) -> Plan {
     let mut plan = Plan {
         budget: input.budget,
@@ -345,13 +391,13 @@ fn divide(input: &PlanInput, context: u32, chunk_tokens: u32, slot_count: u64) -
     plan
 }
 
-/// The refusal: the smallest plan there is, part by part. Every share grows with context and chunk, so the last
-/// candidates of both give the smallest.
-fn refuse(input: &PlanInput) -> DoesNotFit {
-    let context = input.contexts().last().unwrap_or(input.context);
+/// The smallest plan there is, part by part. Every share grows with context and chunk, so the last candidates of both give
+/// the smallest.
+fn smallest_parts(input: &PlanInput) -> Vec<(String, Bytes)> {
+    let context = smallest_context(input);
     let chunk_tokens = input.chunks().last().unwrap_or(input.chunk_tokens_wanted);
     let slot_count = input.slots_minimum();
-    let parts = vec![
+    vec![
         (Purpose::Fixed.name().to_owned(), input.fixed),
         (Purpose::Dense.name().to_owned(), input.dense),
         (format!("{} (context {context})", Purpose::KvCache), input.kv_at(context)),
@@ -361,7 +407,17 @@ fn refuse(input: &PlanInput) -> DoesNotFit {
             format!("{} ({slot_count} × {})", Purpose::ExpertSlots, input.record_bytes_max()),
             input.slots_at(slot_count),
         ),
-    ];
+    ]
+}
+
+fn smallest_context(input: &PlanInput) -> u32 {
+    input.contexts().last().unwrap_or(input.context)
+}
+
+/// The refusal: the smallest plan, what it lacks and what would help.
+fn refuse(input: &PlanInput) -> DoesNotFit {
+    let context = smallest_context(input);
+    let parts = smallest_parts(input);
     let smallest_budget: Bytes = parts.iter().map(|(_, bytes)| *bytes).sum();
     let missing = smallest_budget.saturating_sub(input.budget);
     let mut suggestions = input.other_savings.clone();

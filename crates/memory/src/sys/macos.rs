@@ -132,9 +132,42 @@ pub(crate) fn address_space_limit() -> Option<Bytes> {
     limits.into_iter().flatten().map(Bytes).min()
 }
 
-/// An integer of 4 or 8 bytes from the system's table.
-fn sysctl_integer(name: &CStr) -> io::Result<u64> {
-    let mut value = [0_u8; 8];
+/// Limits on locked memory and on open files; `None` for unlimited.
+pub(crate) fn process_limits() -> (Option<Bytes>, Option<u64>) {
+    use rustix::process::{Resource, getrlimit};
+    (getrlimit(Resource::Memlock).current.map(Bytes), getrlimit(Resource::Nofile).current)
+}
+
+/// Swap space: `vm.swapusage` begins with total, available and used bytes, 8 bytes each (`struct xsw_usage`).
+pub(crate) fn swap() -> io::Result<crate::Swap> {
+    let mut value = [0_u8; 64];
+    let len = sysctl(c"vm.swapusage", &mut value)?;
+    let word = |index: usize| {
+        let bytes = value[..len].get(8 * index..8 * index + 8)?;
+        bytes.try_into().ok().map(u64::from_ne_bytes).map(Bytes)
+    };
+    match (word(0), word(2)) {
+        (Some(total), Some(used)) => Ok(crate::Swap { total, used }),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Kind of file system, device, and whether it is this machine's, of what `path` lies on.
+pub(crate) fn mounted(path: &Path) -> io::Result<(String, Option<String>, bool)> {
+    /// `MNT_LOCAL` of `sys/mount.h`.
+    const LOCAL: u32 = 0x1000;
+    let facts = rustix::fs::statfs(path)?;
+    let text = |chars: &[libc::c_char]| {
+        let bytes: Vec<u8> = chars.iter().map(|&char| char as u8).take_while(|&byte| byte != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let device = text(&facts.f_mntfromname);
+    let device = device.strip_prefix("/dev/").map(str::to_owned);
+    Ok((text(&facts.f_fstypename), device, facts.f_flags & LOCAL != 0))
+}
+
+/// Fills `value` from the system's table; returns the length.
+fn sysctl(name: &CStr, value: &mut [u8]) -> io::Result<usize> {
     let mut len = value.len();
     // SAFETY: `name` ends in zero; `value` has `len` bytes, and the call writes at most that many and the true length.
     let answer = unsafe {
@@ -149,6 +182,13 @@ fn sysctl_integer(name: &CStr) -> io::Result<u64> {
     if answer != 0 {
         return Err(io::Error::last_os_error());
     }
+    Ok(len.min(value.len()))
+}
+
+/// An integer of 4 or 8 bytes from the system's table.
+fn sysctl_integer(name: &CStr) -> io::Result<u64> {
+    let mut value = [0_u8; 8];
+    let len = sysctl(name, &mut value)?;
     match len {
         4 => Ok(u64::from(u32::from_ne_bytes([value[0], value[1], value[2], value[3]]))),
         8 => Ok(u64::from_ne_bytes(value)),

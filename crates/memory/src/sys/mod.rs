@@ -35,7 +35,7 @@ pub use direct::{
 pub use file_mapping::{FAULT_AROUND_BYTES, FileMapping, ReleaseMode};
 pub(crate) use mapping::Mapping;
 #[cfg(target_os = "macos")]
-pub(crate) use platform::{address_space_limit, host_memory};
+pub(crate) use platform::{address_space_limit, host_memory, mounted, process_limits, swap};
 
 /// Size of a memory page in bytes: 4096 on x86-64, 16384 on Apple machines.
 pub fn page_size() -> usize {
