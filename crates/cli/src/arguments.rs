@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use coldpress::{BudgetSpec, Capacity, ForceMode, KvType, Prefetch, ReaderKind, Residency};
+use coldpress::{BudgetSpec, Bytes, Capacity, ForceMode, KvType, Prefetch, ReaderKind, Residency, SizeSpec};
 
 /// Steps of a range of cache sizes.
 const RANGE_STEPS: usize = 8;
@@ -29,7 +29,7 @@ pub enum Command {
     Run(RunArguments),
     /// Talk to a model; an empty line or Ctrl-D ends the program.
     Chat(ChatArguments),
-    /// Show what would be held in memory, without reading weights.
+    /// Show what would be held in memory and how fast it would run; the headers of the model are enough.
     Plan(PlanArguments),
     /// Write the model's pack: its experts, ready for the kernels, one read each.
     Pack(PackArguments),
@@ -45,7 +45,7 @@ pub enum Command {
     Simulate(SimulateArguments),
     /// Measure prefill and decode: rates, where the time goes, expert reads, memory.
     Bench(BenchArguments),
-    /// Show what this machine offers: kernels, memory, reader, memory bandwidth, int8 peak.
+    /// Check this machine, line by line, with a fix for what is wrong; measure memory bandwidth and int8 peak.
     Doctor(DoctorArguments),
     /// Measure what a disk delivers to cold reads, and what that means for a model.
     Disk(DiskArguments),
@@ -194,6 +194,24 @@ pub struct ChatArguments {
 pub struct PlanArguments {
     #[command(flatten)]
     pub load: LoadArguments,
+    /// Plan for a machine with this much memory, such as 64GiB
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub ram: Option<Bytes>,
+    /// Plan for a disk that reads experts at this rate, such as 3GB/s
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub disk: Option<f64>,
+    /// Plan for a processor that reads memory at this rate, such as 100GB/s
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub bandwidth: Option<f64>,
+    /// Tokens of the prompt that the time to the first token is for
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = token_count)]
+    pub prompt_tokens: usize,
+    /// Words of the answer that the time is for
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = token_count)]
+    pub answer_words: usize,
+    /// Measure nothing; rates that are not given are assumed
+    #[arg(long)]
+    pub no_probe: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -359,6 +377,9 @@ pub struct Capacities(pub Vec<Capacity>);
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArguments {
+    /// A model, to check whether it runs here; or a folder whose disk is checked [default: the folder of packs]
+    #[arg(value_name = "PATH|MODEL")]
+    pub path: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -373,6 +394,24 @@ fn named<T: Copy + Send + Sync + 'static>(
         let found = table.iter().find(|&&(known, _)| known == name);
         found.expect("the parser lets only names of the table pass").1
     })
+}
+
+/// `64GiB`.
+fn memory(text: &str) -> Result<Bytes, String> {
+    match text.parse::<SizeSpec>() {
+        Ok(SizeSpec::Exact(bytes)) if bytes != Bytes::MAX => Ok(bytes),
+        Ok(_) => Err(format!("'{text}' is not a size such as 64GiB")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// `3GB/s`, in bytes per second.
+fn rate(text: &str) -> Result<f64, String> {
+    let size = text.trim().strip_suffix("/s").map(str::parse::<SizeSpec>);
+    match size {
+        Some(Ok(SizeSpec::Exact(bytes))) if bytes != Bytes::MAX && bytes > Bytes::ZERO => Ok(bytes.0 as f64),
+        _ => Err(format!("'{text}' is not a rate such as 3GB/s or 500MB/s")),
+    }
 }
 
 fn fraction(text: &str) -> Result<f64, String> {
@@ -441,6 +480,18 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn rates_are_sizes_per_second() {
+        assert_eq!(rate("3GB/s"), Ok(3e9));
+        assert_eq!(rate("1.5GiB/s"), Ok(1.5 * f64::from(1 << 30)));
+        for wrong in ["3GB", "3", "/s", "0GB/s", "-1GB/s", "fast/s", "50%/s", "unlimited/s", ""] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["64", "50%", "unlimited", "x"] {
+            assert!(wrong == "64" || memory(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! `coldpress doctor`: what this machine offers, and the two bounds that speeds are to be read against.
+//! `coldpress doctor`: one line per check with a fix, what was measured, and a verdict; exit code 1 when something blocks.
+
+use std::path::PathBuf;
 
 use anyhow::Result;
-use coldpress::MachineReport;
+use coldpress::{Check, Diagnosis, LoadConfiguration, MachineReport, Verdict};
 
 use crate::arguments::DoctorArguments;
 use crate::environment::Environment;
@@ -10,46 +12,52 @@ use crate::{Ended, output};
 /// Runs the command.
 ///
 /// # Errors
-/// The machine cannot run the forced instruction set or tells nothing of its memory, or standard output failed.
+/// The machine cannot run the forced instruction set or tells nothing of its memory, the path does not exist, or standard
+/// output failed.
 pub fn doctor(arguments: &DoctorArguments, environment: &Environment) -> Result<Ended> {
-    let report = coldpress::examine(environment.isa)?;
-    if arguments.json {
-        output::json(&report)?;
-    } else {
-        output::text(&describe(&report))?;
+    let mut configuration = LoadConfiguration::default().pack(environment.pack_use(None));
+    if let Some(isa) = environment.isa {
+        configuration = configuration.isa(isa);
     }
-    Ok(Ended::Done)
+    let path = arguments.path.clone().unwrap_or_else(|| default_folder(environment));
+    let diagnosis = coldpress::diagnose(&path, &configuration)?;
+    if arguments.json {
+        output::json(&diagnosis)?;
+    } else {
+        output::text(&describe(&diagnosis))?;
+    }
+    Ok(if diagnosis.verdict == Verdict::Block { Ended::Blocked } else { Ended::Done })
 }
 
-fn describe(report: &MachineReport) -> String {
-    let memory = &report.memory;
-    let limit = match memory.cgroup_limit {
-        Some(limit) => format!("control group limit {limit}"),
-        None => "no control group limit".to_owned(),
-    };
-    let reader = match (&report.reader.notice, report.reader.io_uring) {
-        (Some(notice), _) => format!("{}: {notice}", report.reader.chosen),
-        (None, true) => report.reader.chosen.to_owned(),
-        (None, false) => format!("{}: this system has no io_uring", report.reader.chosen),
-    };
+/// The folder of packs, or the nearest one above it that exists.
+fn default_folder(environment: &Environment) -> PathBuf {
+    let packs = environment.pack_folder.as_ref().and_then(|folder| std::path::absolute(folder).ok());
+    let existing =
+        packs.and_then(|packs| packs.ancestors().find(|folder| folder.is_dir()).map(PathBuf::from));
+    existing.unwrap_or_else(|| PathBuf::from("."))
+}
+
+fn describe(diagnosis: &Diagnosis) -> String {
+    let report = &diagnosis.machine;
     let rows = [
         ("processor", report.processor.clone().unwrap_or_else(|| "tells no name".to_owned())),
         ("threads", report.threads.to_string()),
         ("isa", instruction_sets(report)),
         ("kernels", kernels(report)),
-        (
-            "memory",
-            format!(
-                "{} usable of {} installed, {limit}, {} available now",
-                memory.usable, memory.physical, memory.available
-            ),
-        ),
         ("budget", format!("{} when none is named", report.default_budget)),
-        ("reader", reader),
         ("bandwidth", bandwidth(report)),
         ("int8 peak", int8_peak(report)),
     ];
-    rows.iter().map(|(name, value)| format!("{name:<10} {value}\n")).collect()
+    let mut text: String = rows.iter().map(|(name, value)| format!("{name:<10} {value}\n")).collect();
+    text.push('\n');
+    diagnosis.checks.iter().for_each(|check| text.push_str(&line(check)));
+    text.push_str(&format!("\nverdict: {}\n", diagnosis.conclusion()));
+    text
+}
+
+fn line(check: &Check) -> String {
+    let fix = check.fix.as_ref().map_or(String::new(), |fix| format!(" -> {fix}"));
+    format!("{:<6}{:<16} {}{fix}\n", check.verdict.name(), check.name, check.found)
 }
 
 fn instruction_sets(report: &MachineReport) -> String {

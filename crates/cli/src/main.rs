@@ -47,6 +47,8 @@ mod exit {
 pub enum Ended {
     /// It did what was asked.
     Done,
+    /// It looked, and found what keeps runs from working.
+    Blocked,
     /// Ctrl-C or a termination signal stopped it.
     Interrupted,
 }
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
     let json = arguments.command.json();
     match dispatch(arguments) {
         Ok(Ended::Done) => ExitCode::SUCCESS,
+        Ok(Ended::Blocked) => ExitCode::from(exit::FAILED),
         Ok(Ended::Interrupted) => ExitCode::from(exit::INTERRUPTED),
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if is_cancelled(&error) => ExitCode::from(exit::INTERRUPTED),

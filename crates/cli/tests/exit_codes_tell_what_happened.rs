@@ -93,12 +93,13 @@ fn a_bad_model_file_is_4_and_named() {
         let path = folder.path().join(format!("{name}.gguf"));
         std::fs::write(&path, bytes).expect("a file");
         let path = path.to_str().expect("a UTF-8 path");
-        for arguments in [
-            vec!["run", path, "-p", "x"],
-            vec!["plan", path],
-            vec!["inspect", path],
-            vec!["pack", path, "--out", "x"],
-        ] {
+        let mut commands =
+            vec![vec!["run", path, "-p", "x"], vec!["inspect", path], vec!["pack", path, "--out", "x"]];
+        // The header of the cut file is whole, and a plan needs no more.
+        if name != "cut" {
+            commands.push(vec!["plan", path]);
+        }
+        for arguments in commands {
             let (code, message) = code_and_message(&arguments);
             assert_eq!(code, Some(4), "{arguments:?}: {message}");
             assert!(message.contains(&format!("{name}.gguf")), "{message} does not name the file");

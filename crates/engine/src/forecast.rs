@@ -36,7 +36,7 @@ const INT8_TIME: Duration = Duration::from_millis(100);
 /// Time of the measurement of arranging.
 const ARRANGE_TIME: Duration = Duration::from_millis(120);
 /// Memory of the measurement of arranging; larger records are assumed to be as quick.
-const ARRANGE_BYTES: usize = 64 << 20;
+const ARRANGE_BYTES: u64 = 64 << 20;
 /// Time of the measurement of the disk.
 const DISK_TIME: Duration = Duration::from_millis(450);
 
@@ -324,7 +324,9 @@ impl Subject<'_> {
     fn processor(&self) -> Result<(Estimate, Estimate, Estimate), EngineError> {
         let threads = self.prepared.report.threads;
         let available = MachineFacts::detect()?.available;
-        let bytes = Bytes(READ_BYTES_MAX.min(available.0 / 8).max(1 << 20));
+        // Measuring takes less than the run would: a model that fits the caches is measured in them.
+        let bound = available.0.min(self.prepared.report.plan.budget.0) / 8;
+        let bytes = Bytes(READ_BYTES_MAX.min(bound).max(1 << 20));
         let mut buffer = Buffer::new(&Ledger::unlimited(), Purpose::Scratch, bytes)?;
         let kernels = self.prepared.kernels;
         let workers = Workers::new(threads);
@@ -335,7 +337,7 @@ impl Subject<'_> {
         });
         drop(buffer);
         let arranged = match self.geometry.filter(|_| !self.prepared.report.plan.everything_resident) {
-            Some(geometry) => workers.enter(|team| arrange_rate(team, geometry))?,
+            Some(geometry) => workers.enter(|team| arrange_rate(team, geometry, bound.min(ARRANGE_BYTES)))?,
             None => None,
         };
         let plural = if threads == 1 { "" } else { "s" };
@@ -411,7 +413,7 @@ fn int8_rate(team: &Team<'_>, kernels: Kernels) -> f64 {
 
 /// Bytes per second at which the largest records are made of source bytes, checksum included; `None` for records that are
 /// too large to try.
-fn arrange_rate(team: &Team<'_>, geometry: &Geometry) -> Result<Option<f64>, EngineError> {
+fn arrange_rate(team: &Team<'_>, geometry: &Geometry, bytes_max: u64) -> Result<Option<f64>, EngineError> {
     let Some(record) = (0..geometry.layer_count())
         .map(|layer| geometry.layer(layer))
         .max_by_key(|record| record.record_bytes)
@@ -421,10 +423,11 @@ fn arrange_rate(team: &Team<'_>, geometry: &Geometry) -> Result<Option<f64>, Eng
     let source: [usize; 3] =
         record.matrices.map(|matrix| matrix.format.row_bytes(matrix.columns) * matrix.rows);
     let each = source.iter().sum::<usize>() + record.record_bytes;
-    if each > ARRANGE_BYTES {
+    let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+    if each > bytes_max {
         return Ok(None);
     }
-    let count = (ARRANGE_BYTES / each).min(64);
+    let count = (bytes_max / each).min(64);
     let mut memory = Buffer::new(&Ledger::unlimited(), Purpose::Scratch, Bytes((each * count) as u64))?;
     let mut places: Vec<&mut [u8]> = memory.as_bytes_mut().chunks_exact_mut(each).take(count).collect();
     let (mut done, mut round) = (0, 0);

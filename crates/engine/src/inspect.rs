@@ -76,7 +76,10 @@ impl From<&TensorInfo> for InspectedTensor {
 /// # Errors
 /// A file cannot be read or is malformed.
 pub fn model_file_bytes(path: &Path) -> Result<Bytes, EngineError> {
-    Ok(ModelFile::open(path)?.files().iter().map(|file| Bytes(file.len)).sum())
+    let file = ModelFile::open_headers(path)?;
+    let there: u64 = file.files().iter().map(|file| file.len).sum();
+    // Of a download that is still running, what it will have.
+    Ok(Bytes(there.saturating_add(file.missing_bytes())))
 }
 
 /// Reads the header of a model file.

@@ -19,6 +19,7 @@
 //! whole process, and the answer does not depend on it. This crate prints nothing and reads no environment.
 #![forbid(unsafe_code)]
 
+mod checks;
 mod configuration;
 mod disk;
 mod disk_tuning;
@@ -46,13 +47,16 @@ pub use coldpress_experts::{
 pub use coldpress_formats::FormatError;
 pub use coldpress_kernels::Isa;
 pub use coldpress_kernels::probe::processor_name;
+pub use coldpress_memory::sys::DirectIo;
 pub use coldpress_memory::{
-    BudgetSpec, Bytes, DoesNotFit, Ledger, LedgerSnapshot, MachineFacts, Plan, SizeSpec, Suggestion,
+    BudgetSpec, Bytes, DoesNotFit, Ledger, LedgerSnapshot, MachineFacts, Plan, SizeSpec, StorageFacts,
+    StorageKind, Suggestion, Swap, SystemFacts,
 };
 pub use coldpress_model::{KvType, PhaseTimes};
 pub use coldpress_text::Message;
 pub use coldpress_workers::THREADS_MAX;
 
+pub use checks::{Check, CheckInput, Diagnosis, ModelCheck, Place, Platform, Verdict, diagnose, judge};
 pub use configuration::{
     ChoiceOrigin, ForceMode, LoadConfiguration, POLICIES, PackUse, Prefetch, ReaderKind, Residency,
 };

@@ -275,3 +275,21 @@ fn a_set_may_not_hold_more_than_one_file_could() {
     }
     refused(folder.root(), "OverLimit", "the number of tensors in all parts together");
 }
+
+#[test]
+fn a_set_of_which_only_the_headers_are_there_opens_for_planning() {
+    let folder = Folder::with("tiny", &sound_parts(3));
+    let whole = ModelFile::open(folder.root()).expect("a set");
+    for (index, part) in sound_parts(3).iter().enumerate() {
+        let bytes = bytes_of(part);
+        // The data of a part are 64 bytes at its end.
+        folder.write(&format!("tiny-{:05}-of-00003.gguf", index + 1), &bytes[..bytes.len() - 64]);
+    }
+    refused(folder.root(), "TensorPastEnd", "finish the download");
+    let headers = ModelFile::open_headers(folder.root()).expect("all headers are there");
+    assert!(headers.tensors().eq(whole.tensors()));
+    assert_eq!((headers.missing_bytes(), whole.missing_bytes()), (3 * 64, 0));
+    fs::remove_file(folder.path("tiny-00002-of-00003.gguf")).expect("the part is removed");
+    let missing = ModelFile::open_headers(folder.root()).expect_err("a header is missing");
+    assert_eq!(variant_name(&missing), "MissingParts");
+}

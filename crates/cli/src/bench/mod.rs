@@ -9,6 +9,7 @@
 mod html;
 mod limit;
 mod measure;
+mod prediction;
 mod report;
 mod summary;
 pub mod text;
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use coldpress::{LoadConfiguration, ModelSummary, Residency, RoutingTrace, Status};
+use coldpress::{LoadConfiguration, ModelSummary, Prediction, Residency, RoutingTrace, Status};
 
 use self::limit::Limits;
 use self::measure::{Part, Run, Sizes};
@@ -45,6 +46,8 @@ struct Measured {
     measurements: Vec<Measurement>,
     /// Whether all runs gave the tokens that the first configuration gave at the same depth.
     same_tokens: bool,
+    /// What `plan` predicted.
+    prediction: Prediction,
     /// Which experts a further run chose, where that was asked for.
     routing: Option<RoutingTrace>,
 }
@@ -176,6 +179,7 @@ fn measure(
     title: &str,
     routing: bool,
 ) -> Result<Option<Measured>> {
+    let prediction = prediction::of(arguments, configuration)?;
     let started = Instant::now();
     let mut runtime = load::load(&arguments.common.model, configuration)?;
     let load_time = started.elapsed();
@@ -217,7 +221,15 @@ fn measure(
         trace = runtime.finish_trace();
     }
     let asked = Residency::Auto;
-    Ok(Some(Measured { asked, status, load_time, measurements, same_tokens: true, routing: trace }))
+    Ok(Some(Measured {
+        asked,
+        status,
+        load_time,
+        measurements,
+        same_tokens: true,
+        prediction,
+        routing: trace,
+    }))
 }
 
 /// The command that was typed, for a shell.

@@ -6,6 +6,7 @@ use coldpress::{Bytes, Residency};
 use serde_json::{Value, json};
 
 use super::measure::{Part, Stretch};
+use super::prediction;
 use super::summary::{Spread, Summaries, Summary};
 use super::{Bench, Measured, Measurement};
 use crate::output::{milliseconds, phases_ms};
@@ -123,6 +124,7 @@ fn configuration(bench: &Bench, measured: &Measured) -> Value {
         "slots": plan.slot_count,
         "records": plan.records_total,
         "load_ms": milliseconds(measured.load_time),
+        "prediction": prediction::value(bench, measured),
         "depths": depths.collect::<Vec<_>>(),
     })
 }
@@ -241,6 +243,7 @@ fn tables(bench: &Bench, measured: &Measured) -> String {
         }
     }
     text.push_str(&rates);
+    text.push_str(&prediction::line(bench, measured));
     text.push_str(
         "\n  milliseconds of the median run; the wall time of prefill is the time to the first token\n",
     );

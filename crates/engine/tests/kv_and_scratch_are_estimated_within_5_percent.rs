@@ -1,0 +1,48 @@
+//! The plan's figures for the KV cache and for scratch are what a loaded model takes, within 5 %, for every family (grouped-query
+//! attention with and without biases and head norms), both precisions of the cache, one thread and two.
+//!
+//! What could go wrong: a formula for another kind of attention, per-layer sizes taken from the first layer, a buffer that the
+//! formula does not know. Too small breaks the budget, too large refuses models that fit.
+
+mod common;
+
+use coldpress::{Bytes, KvType, LoadConfiguration, Runtime};
+use common::{demo, fixture, load};
+
+fn reserved(runtime: &Runtime, purpose: &str) -> Bytes {
+    let used = runtime.status().ledger.used_for;
+    used.iter().find(|(of, _)| of.name() == purpose).expect("a purpose of the ledger").1
+}
+
+fn within_5_percent(planned: Bytes, taken: Bytes) -> bool {
+    planned >= taken && planned.0 as f64 <= taken.0 as f64 * 1.05
+}
+
+#[test]
+fn every_family_precision_and_number_of_threads() {
+    let fixtures = ["qwen3moe.gguf", "qwen2moe.gguf", "mixtral.gguf"].map(fixture);
+    for model in fixtures.into_iter().chain([demo()]) {
+        let trained = coldpress::model_summary(&model).expect("a good file").trained_context;
+        let context = trained.min(1024) as u32;
+        for kv_type in [KvType::F16, KvType::F32] {
+            for threads in [1, 2] {
+                let configuration =
+                    LoadConfiguration::default().context(context).kv_type(kv_type).threads(threads);
+                let plan = coldpress::plan(&model, &configuration).expect("fits").plan;
+                let mut runtime = load(&model, &configuration);
+                let session = runtime.session().expect("the cache was planned");
+                let kv = reserved(&runtime, "KV cache");
+                let scratch = reserved(&runtime, "scratch");
+                drop(session);
+                let what = format!("{} {} {threads}", model.display(), kv_type.name());
+                assert!(kv > Bytes::ZERO && scratch > Bytes::ZERO, "{what}: nothing was measured");
+                assert!(within_5_percent(plan.kv, kv), "{what}: KV planned {}, taken {kv}", plan.kv);
+                assert!(
+                    within_5_percent(plan.scratch, scratch),
+                    "{what}: scratch planned {}, taken {scratch}",
+                    plan.scratch
+                );
+            }
+        }
+    }
+}
