@@ -48,8 +48,9 @@ fn a_download_that_has_only_begun_can_be_planned_but_not_run() {
 
 #[test]
 fn another_machine_has_other_figures_and_they_are_given() {
-    let here = plan(&["--ctx", "512", "--budget", "30MiB"]);
-    let there = plan(&["--ctx", "512", "--budget", "30MiB", "--disk", "20MB/s", "--bandwidth", "1GB/s"]);
+    let here = plan(&["--ctx", "512", "--cold-fraction", "0.75"]);
+    let there =
+        plan(&["--ctx", "512", "--cold-fraction", "0.75", "--disk", "20MB/s", "--bandwidth", "1GB/s"]);
     let origin = |plan: &Value, rate: &str| plan["prediction"]["rates"][rate]["origin"].clone();
     for rate in ["disk", "memory", "int8", "arrange"] {
         assert_eq!(origin(&here, rate), "assumed", "{rate}");
