@@ -326,6 +326,7 @@ impl Runtime {
         let decoding = DecodeOptions { continuation: options.continuation, ..DecodeOptions::default() };
         let mut characters = tokenizer.stream_decoder_with(decoding);
         let started = Instant::now();
+        self.token_ended(None);
         let mut token = first;
         answer.finish_reason = loop {
             if answer.tokens.len() == options.max_tokens {
@@ -348,6 +349,7 @@ impl Runtime {
             let before = Instant::now();
             let next = self.step(session, &[token], LogitsWanted::Last, None, observer)?;
             answer.forward_time += before.elapsed();
+            self.token_ended(Some(answer.tokens.len()));
             match next.flatten() {
                 Some(next) => token = next,
                 None => break FinishReason::Cancelled,

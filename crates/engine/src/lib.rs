@@ -36,13 +36,15 @@ mod predict;
 mod runtime;
 mod sampling;
 mod simulate;
+mod timeline;
 mod trace;
 mod tune;
 mod vocabulary;
 
 pub use coldpress_experts::trace::TRACE_MAGIC;
 pub use coldpress_experts::{
-    ExpertError, ExpertStatistics, Fingerprint, PolicyKind, ReplayCounts, RoutingTrace, Visits,
+    ExpertError, ExpertKey, ExpertStatistics, Fingerprint, PolicyKind, ReadEnd, ReadSpan, ReplayCounts,
+    RoutingTrace, Visits,
 };
 pub use coldpress_formats::FormatError;
 pub use coldpress_kernels::Isa;
@@ -52,7 +54,7 @@ pub use coldpress_memory::{
     BudgetSpec, Bytes, DoesNotFit, Ledger, LedgerSnapshot, MachineFacts, Plan, SizeSpec, StorageFacts,
     StorageKind, Suggestion, Swap, SystemFacts,
 };
-pub use coldpress_model::{KvType, PhaseTimes};
+pub use coldpress_model::{KvType, Phase, PhaseStretch, PhaseTimes};
 pub use coldpress_text::Message;
 pub use coldpress_workers::THREADS_MAX;
 
@@ -80,5 +82,6 @@ pub use predict::{
 pub use runtime::{LoadObserver, LoadStage, PeakMemory, Runtime, Status};
 pub use sampling::{Sampler, Sampling, greedy};
 pub use simulate::{Capacity, PolicyCurve, Simulation, simulate};
+pub use timeline::TokenTimeline;
 pub use trace::write_trace;
 pub use tune::{PrefetchTrial, TuneReport};

@@ -26,6 +26,7 @@ use crate::error::EngineError;
 use crate::packs;
 use crate::plan::{LOGIT_ROWS, PlanReport, Prepared, dense_piece_bytes, prepare};
 use crate::sampling::Sampler;
+use crate::timeline::Recorder;
 use crate::vocabulary;
 
 /// The long parts of loading.
@@ -120,6 +121,8 @@ pub struct Runtime {
     pub(crate) scratch: Scratch,
     pub(crate) sampler: Sampler,
     pub(crate) clock: PhaseClock,
+    /// What looks for a typical token, if somebody asks for its timeline.
+    pub(crate) timeline: Option<Box<Recorder>>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
     pub(crate) files: Vec<SourceFile>,
@@ -186,6 +189,7 @@ impl Runtime {
             scratch,
             sampler,
             clock: PhaseClock::start(),
+            timeline: None,
             tokenizer,
             template,
             files: prepared.file.files().to_vec(),

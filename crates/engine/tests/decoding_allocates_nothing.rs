@@ -80,6 +80,13 @@ fn resident_and_streamed_greedy_and_drawn() {
             assert_eq!(counts.len(), TOKENS - 1);
             assert!(counts.iter().all(|&count| count == 0), "{name}, {sampling:?}: {counts:?}");
         }
+        // Writing a timeline down takes its memory before the first token; what ended has left nothing behind.
+        runtime.start_timeline(std::time::Duration::ZERO);
+        let counts = allocations_per_token(&mut runtime, Sampling::default());
+        assert!(counts.iter().all(|&count| count == 0), "{name}, with a timeline: {counts:?}");
+        assert!(runtime.finish_timeline().is_some());
+        let counts = allocations_per_token(&mut runtime, Sampling::default());
+        assert!(counts.iter().all(|&count| count == 0), "{name}, after a timeline: {counts:?}");
         let misses = runtime.status().experts.expect("a store").misses;
         assert!(name == "resident" || misses > 100, "{misses} misses");
     }

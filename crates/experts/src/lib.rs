@@ -23,6 +23,7 @@ mod prefault;
 mod reading;
 mod source;
 mod stream;
+mod timeline;
 mod visit;
 
 pub mod pack;
@@ -51,5 +52,6 @@ pub use simulate::{ReplayCounts, Visits};
 pub use source::{FileAccess, ModelSource, ReadFile, aligned};
 pub use store::{ExpertStatistics, ExpertStore, READ_AHEAD_DEFAULT, Residency, StoreConfig};
 pub use stream::{TensorRange, TensorStream};
+pub use timeline::{ReadEnd, ReadSpan, StoreTimeline, StoreWork, WorkSpan};
 pub use trace::{RoutingTrace, order_by_last_use};
 pub use visit::{Ready, Visit};

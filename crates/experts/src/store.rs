@@ -28,6 +28,7 @@ use crate::reader::{ReaderChoice, open_reader};
 use crate::reading::{Origin, Reading, SPLIT_MAX, reads_per_record};
 use crate::slots::{SlotMemory, SlotTable};
 use crate::source::{FileAccess, ModelSource};
+use crate::timeline::StoreTimeline;
 use crate::visit::{Visit, VisitState};
 
 /// Experts read at the same time unless told otherwise: enough for common SSDs to reach their full rate with reads of
@@ -176,6 +177,8 @@ pub struct ExpertStore {
     held_layer: Option<u32>,
     evictions: u64,
     notices: Vec<String>,
+    /// Where reads are written down, if somebody asks for it.
+    pub(crate) timeline: Option<Box<StoreTimeline>>,
 }
 
 impl ExpertStore {
@@ -212,6 +215,7 @@ impl ExpertStore {
             held_layer: None,
             evictions: 0,
             notices,
+            timeline: None,
         })
     }
 
@@ -286,6 +290,16 @@ impl ExpertStore {
             disk_wait_us: read.wait_us,
             arrange_us: load.arrange_us,
         }
+    }
+
+    /// Begins or ends writing down every read over time. Off by default; changes no result.
+    pub fn record_timeline(&mut self, on: bool) {
+        self.timeline = on.then(|| Box::new(StoreTimeline::new()));
+    }
+
+    /// What is being written down, if it is.
+    pub fn timeline(&mut self) -> Option<&mut StoreTimeline> {
+        self.timeline.as_deref_mut()
     }
 
     /// Begins a visit to `experts` (each named once) of routed layer `layer`: pins those in memory and starts to read the
@@ -371,6 +385,9 @@ impl ExpertStore {
     pub(crate) fn start_load(&mut self, key: ExpertKey, slot: usize, stamp: u64) {
         if let Some(prefault) = &self.prefault {
             prefault.reached(slot, self.slots.len());
+        }
+        if let Some(timeline) = &mut self.timeline {
+            timeline.begun(key, slot, self.geometry.layer(key.layer as usize).record_bytes, false);
         }
         let memory = self.slots.begin_load(slot, key);
         self.slot_of_record[self.geometry.record_index(key)] = Some(slot as u32);

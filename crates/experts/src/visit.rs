@@ -9,6 +9,8 @@
 //! Every requested expert is either handed out once or reported by exactly one error; after an error the others are still
 //! to be had. Dropping a visit waits for its reads and unpins everything; the heads of the next layer's records stay.
 
+use std::time::Instant;
+
 use coldpress_workers::Team;
 
 use crate::ahead::{Guess, Head};
@@ -85,6 +87,9 @@ impl<'s> Visit<'s> {
         let visit = Self { store };
         let no_heads = visit.store.ahead.heads.is_empty();
         let heads_arrived = no_heads || visit.store.loader.heads_have_arrived()?;
+        if let Some(timeline) = &mut visit.store.timeline {
+            timeline.reaped();
+        }
         visit.store.open_visit(layer as u32, experts);
         visit.store.settle_heads(heads_arrived);
         visit.store.start_loads()?;
@@ -234,6 +239,9 @@ impl ExpertStore {
             } else if let Some(Head { slot, .. }) = self.ahead.take(key) {
                 self.slot_of_record[record] = Some(slot as u32);
                 self.policy.inserted(slot, key, stamp);
+                if let Some(timeline) = &mut self.timeline {
+                    timeline.needed(slot, self.geometry.layer(layer as usize).record_bytes);
+                }
                 self.loader.finish_head(Destination { slot });
                 visit.heads_taken += 1;
                 visit.awaited.push(Pinned { position, slot });
@@ -277,6 +285,9 @@ impl ExpertStore {
             self.ahead.observe(arrived, self.visit.heads_taken > 0);
         }
         for Head { slot, .. } in self.ahead.heads.drain(..) {
+            if let Some(timeline) = &mut self.timeline {
+                timeline.forgotten(slot);
+            }
             self.loader.cancel_head(Destination { slot });
             self.ahead.forgotten += 1;
         }
@@ -303,6 +314,9 @@ impl ExpertStore {
             let bytes = self.ahead.bytes_left.min(self.geometry.layer(key.layer as usize).record_bytes);
             let memory = self.slots.begin_load(slot, key);
             let bytes = self.loader.start_head(key, Destination { slot }, memory, bytes);
+            if let Some(timeline) = &mut self.timeline {
+                timeline.begun(key, slot, bytes, true);
+            }
             self.ahead.heads.push(Head { key, slot, bytes });
             self.ahead.bytes_left = self.ahead.bytes_left.saturating_sub(bytes);
             self.ahead.statistics.records += 1;
@@ -313,7 +327,7 @@ impl ExpertStore {
     /// Takes what has arrived into the slots; with `wait` at least one record, if any is in flight. Without a team
     /// everything that comes back is discarded. New reads start between one record and the next.
     fn land(&mut self, wait: bool, team: Option<&Team<'_>>) -> Result<(), ExpertError> {
-        let mut landed = self.loader.next_landed(wait, &self.geometry, team)?;
+        let mut landed = self.next_landed(wait, team)?;
         while let Some(Landed { key, destination: Destination { slot }, memory, result }) = landed {
             let awaited = self.visit.awaited.iter().position(|awaited| awaited.slot == slot);
             let awaited = awaited.map(|at| self.visit.awaited.swap_remove(at));
@@ -341,9 +355,28 @@ impl ExpertStore {
             if !self.loader.has_arrived() {
                 break;
             }
-            landed = self.loader.next_landed(false, &self.geometry, team)?;
+            landed = self.next_landed(false, team)?;
         }
         Ok(())
+    }
+
+    /// One record from the loader, written down if somebody asks for it.
+    fn next_landed(&mut self, wait: bool, team: Option<&Team<'_>>) -> Result<Option<Landed>, ExpertError> {
+        let Some(timeline) = &mut self.timeline else {
+            return self.loader.next_landed(wait, &self.geometry, team);
+        };
+        let had_arrived = self.loader.has_arrived();
+        let (loads, reads) = self.loader.statistics();
+        let began = Instant::now();
+        let landed = self.loader.next_landed(wait, &self.geometry, team)?;
+        let (loads_after, reads_after) = self.loader.statistics();
+        let arrange_us = loads_after.arrange_us - loads.arrange_us;
+        timeline.worked(began, reads_after.wait_us - reads.wait_us, arrange_us);
+        if let Some(Landed { destination, result, .. }) = &landed {
+            let result = result.as_ref().map(|_| ()).map_err(|_| ());
+            timeline.landed(destination.slot, had_arrived, arrange_us, result);
+        }
+        Ok(landed)
     }
 
     fn release_handed_out(&mut self) {

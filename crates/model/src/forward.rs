@@ -144,12 +144,14 @@ impl Model {
             let more_blocks = block.end < rows;
             self.hold_experts(engine, layer, more_blocks);
             engine.clock.lap(Phase::Host);
+            engine.clock.at_layer(Some(layer));
             self.attend(engine, segments, layer, &block);
             self.check_finite(engine, &block, layer, "attention")?;
             engine.clock.lap(Phase::Attention);
             self.feed_forward(engine, layer, &block, more_blocks)?;
             self.check_finite(engine, &block, layer, "feed-forward")?;
             engine.clock.lap(Phase::Dense);
+            engine.clock.at_layer(None);
         }
         Ok(())
     }

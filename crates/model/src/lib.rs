@@ -26,5 +26,5 @@ pub use forward::{ForwardEngine, ForwardObserver, LogitsWanted, Model, Segment};
 pub use kv::{KvCache, KvType, kv_bytes_per_token};
 pub use scratch::{BLOCK_ROWS, Scratch, ScratchCost, ScratchShape, scratch_cost};
 pub use spec::*;
-pub use times::{Phase, PhaseClock, PhaseTimes};
+pub use times::{Phase, PhaseClock, PhaseRecord, PhaseStretch, PhaseTimes};
 pub use weights::{DenseWeights, TensorReader, largest_piece};

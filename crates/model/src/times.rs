@@ -1,8 +1,8 @@
 //! Where the time of forward passes goes.
 //!
 //! A [`PhaseClock`] is read at the seams between phases and gives every stretch of time to exactly one of them, so the
-//! phases add up to the time the clock ran. It costs one look at the system clock per seam, holds no memory and never
-//! changes a result. Whoever runs forward passes owns the clock and decides when to [`PhaseClock::take`] what it counted.
+//! phases add up to the time the clock ran. It costs one look at the system clock per seam, holds no memory unless every
+//! stretch is to be written down ([`PhaseClock::record`]), and never changes a result. Whoever runs forward passes owns the clock and decides when to [`PhaseClock::take`] what it counted.
 
 use std::ops::AddAssign;
 use std::time::{Duration, Instant};
@@ -42,6 +42,19 @@ impl PhaseTimes {
         ]
     }
 
+    /// Gives `time` to `phase`.
+    pub fn add(&mut self, phase: Phase, time: Duration) {
+        *match phase {
+            Phase::Attention => &mut self.attention,
+            Phase::Experts => &mut self.experts,
+            Phase::Arrange => &mut self.arrange,
+            Phase::Dense => &mut self.dense,
+            Phase::Head => &mut self.head,
+            Phase::DiskWait => &mut self.disk_wait,
+            Phase::Host => &mut self.host,
+        } += time;
+    }
+
     /// All phases together.
     pub fn sum(&self) -> Duration {
         self.named().into_iter().map(|(_, time)| time).sum()
@@ -60,50 +73,129 @@ impl AddAssign for PhaseTimes {
     }
 }
 
-/// A phase that a stretch of time can belong to; see the fields of [`PhaseTimes`].
+/// A phase that a stretch of time can belong to; see the fields of [`PhaseTimes`], which are in the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// [`PhaseTimes::attention`].
     Attention,
     /// [`PhaseTimes::experts`].
     Experts,
+    /// [`PhaseTimes::arrange`].
+    Arrange,
     /// [`PhaseTimes::dense`].
     Dense,
     /// [`PhaseTimes::head`].
     Head,
+    /// [`PhaseTimes::disk_wait`].
+    DiskWait,
     /// [`PhaseTimes::host`].
     Host,
 }
 
+/// Most stretches that are written down between two origins.
+const STRETCHES_MAX: usize = 4096;
+
+/// A stretch of time and its phase. Times are microseconds from the origin of the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PhaseStretch {
+    /// What it belongs to.
+    pub phase: Phase,
+    /// The layer that was computed; `None` outside of layers.
+    pub layer: Option<u32>,
+    /// When it began.
+    pub begin_us: u64,
+    /// When it ended.
+    pub end_us: u64,
+}
+
+/// Stretches of time, one after the other without gaps; see [`PhaseClock::record`].
+#[derive(Clone, Debug)]
+pub struct PhaseRecord {
+    origin: Instant,
+    layer: Option<u32>,
+    stretches: Vec<PhaseStretch>,
+    cut_off: bool,
+}
+
+impl PhaseRecord {
+    /// What was written down since the origin. Waiting and arranging are part of [`Phase::Experts`] here: the store knows
+    /// when they were.
+    pub fn stretches(&self) -> &[PhaseStretch] {
+        &self.stretches
+    }
+
+    /// Whether more happened than there is room for.
+    pub fn is_cut_off(&self) -> bool {
+        self.cut_off
+    }
+
+    fn push(&mut self, phase: Phase, from: Instant, to: Instant) {
+        let microseconds = |at: Instant| at.saturating_duration_since(self.origin).as_micros() as u64;
+        let (begin_us, end_us) = (microseconds(from), microseconds(to));
+        if self.stretches.len() == STRETCHES_MAX {
+            self.cut_off = true;
+        } else if begin_us < end_us {
+            self.stretches.push(PhaseStretch { phase, layer: self.layer, begin_us, end_us });
+        }
+    }
+}
+
 /// Divides time among phases; see the module header.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PhaseClock {
     times: PhaseTimes,
     last: Instant,
+    /// Where stretches are written down, if somebody asks for it.
+    record: Option<Box<PhaseRecord>>,
 }
 
 impl PhaseClock {
     /// A clock that has counted nothing and runs from now on.
     pub fn start() -> Self {
-        Self { times: PhaseTimes::default(), last: Instant::now() }
+        Self { times: PhaseTimes::default(), last: Instant::now(), record: None }
+    }
+
+    /// Begins or ends writing down every stretch, in memory of fixed size. Off by default.
+    pub fn record(&mut self, on: bool) {
+        self.record = on.then(|| {
+            let stretches = Vec::with_capacity(STRETCHES_MAX);
+            Box::new(PhaseRecord { origin: self.last, layer: None, stretches, cut_off: false })
+        });
+    }
+
+    /// What is being written down, if it is.
+    pub fn recorded(&self) -> Option<&PhaseRecord> {
+        self.record.as_deref()
+    }
+
+    /// Forgets what was written down; the end of the last lap is the new origin, which is returned.
+    pub fn restart_record(&mut self) -> Instant {
+        if let Some(record) = &mut self.record {
+            record.origin = self.last;
+            record.layer = None;
+            record.stretches.clear();
+            record.cut_off = false;
+        }
+        self.last
+    }
+
+    /// Says which layer the next stretches belong to.
+    pub fn at_layer(&mut self, layer: Option<usize>) {
+        if let Some(record) = &mut self.record {
+            record.layer = layer.map(|layer| layer as u32);
+        }
     }
 
     /// The time since the last call belonged to `phase`.
     pub fn lap(&mut self, phase: Phase) {
-        let stretch = self.stretch();
-        *match phase {
-            Phase::Attention => &mut self.times.attention,
-            Phase::Experts => &mut self.times.experts,
-            Phase::Dense => &mut self.times.dense,
-            Phase::Head => &mut self.times.head,
-            Phase::Host => &mut self.times.host,
-        } += stretch;
+        let stretch = self.stretch(phase);
+        self.times.add(phase, stretch);
     }
 
     /// The time since the last call belonged to the routed experts, except for what the store counted as waiting and
     /// arranging between two readings of its statistics.
     pub fn lap_experts(&mut self, before: &ExpertStatistics, after: &ExpertStatistics) {
-        let stretch = self.stretch();
+        let stretch = self.stretch(Phase::Experts);
         let between = |before, after| Duration::from_micros(u64::saturating_sub(after, before));
         let disk_wait = between(before.disk_wait_us, after.disk_wait_us).min(stretch);
         let arrange = between(before.arrange_us, after.arrange_us).min(stretch - disk_wait);
@@ -120,12 +212,17 @@ impl PhaseClock {
 
     /// Forgets what was counted and the time since the last lap.
     pub fn restart(&mut self) {
-        *self = Self::start();
+        self.times = PhaseTimes::default();
+        self.last = Instant::now();
     }
 
-    fn stretch(&mut self) -> Duration {
+    fn stretch(&mut self, phase: Phase) -> Duration {
         let now = Instant::now();
-        now.duration_since(std::mem::replace(&mut self.last, now))
+        let last = std::mem::replace(&mut self.last, now);
+        if let Some(record) = &mut self.record {
+            record.push(phase, last, now);
+        }
+        now.duration_since(last)
     }
 }
 
