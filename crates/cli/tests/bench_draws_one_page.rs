@@ -57,14 +57,48 @@ fn every_configuration_is_on_a_page_that_stands_alone() {
         "Read per generated token by budget",
         "Phases of a generated token",
         "Uses of experts by layer",
+        "Timeline of one token",
     ] {
         assert_eq!(page.matches(&format!("aria-label=\"{picture}\"")).count(), 1, "{picture}");
     }
-    for element in ["svg", "div", "table", "tr", "p", "main", "title"] {
+    timeline_fills_its_token(&page);
+    for element in ["svg", "g", "desc", "div", "table", "tr", "p", "main", "title"] {
         let opened =
             page.matches(&format!("<{element}>")).count() + page.matches(&format!("<{element} ")).count();
         assert_eq!(opened, page.matches(&format!("</{element}>")).count(), "{element}");
     }
+}
+
+/// The processor's lane has no holes, and the reads are those of the smallest budget, which the text names.
+fn timeline_fills_its_token(page: &str) {
+    let (_, after) = page.split_once("<h2>One token over time</h2>").expect("a timeline");
+    let (caption, after) = after.split_once("</p>").expect("a caption");
+    assert!(caption.contains("38.0 MiB") && caption.contains("experts had to be read"), "{caption}");
+    let (drawing, _) = after.split_once("</svg>").expect("a drawing");
+    assert!(drawing.contains("<desc>In "), "a sentence for those who do not see it");
+    let number = |line: &str, name: &str| -> f64 {
+        let (_, rest) = line.split_once(&format!(" {name}=\"")).expect("the attribute");
+        rest.split_once('"').expect("its end").0.parse().expect("a number")
+    };
+    let work = drawing.lines().filter(|line| line.starts_with("<rect class=\"work\""));
+    let spans: Vec<(f64, f64)> = work.map(|line| (number(line, "x"), number(line, "width"))).collect();
+    assert!(spans.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0 + 0.02), "no overlap: {spans:?}");
+    let drawn: f64 = spans.iter().map(|(_, width)| width).sum();
+    let (first, last) = (spans[0], spans[spans.len() - 1]);
+    let whole = last.0 + last.1 - first.0;
+    assert!(drawn >= 0.99 * whole && whole > 900.0, "{drawn} of {whole}");
+    assert!(drawing.matches("<title>expert ").count() > 0, "reads are drawn");
+    assert!(drawing.matches("class=\"layer\"").count() > 1, "layers are marked");
+}
+
+#[test]
+fn a_model_in_memory_has_no_timeline() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("page.html");
+    let output = bench("--budget unlimited --residency resident", &path);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let page = fs::read_to_string(&path).expect("a page");
+    assert!(!page.contains("One token over time") && page.contains("Uses of experts"));
 }
 
 #[test]

@@ -155,7 +155,8 @@ impl Limits {
         }
     }
 
-    fn reading(&self, model: &Path, measured: &Measured, bytes: u64) -> Result<Duration, String> {
+    /// Time that the disk takes for `bytes` of a configuration at the measured rate, or why that is not known.
+    pub fn reading(&self, model: &Path, measured: &Measured, bytes: u64) -> Result<Duration, String> {
         if matches!(measured.status.plan.residency, Residency::Paged | Residency::Mapped) {
             return Err("the page cache may have answered".to_owned());
         }

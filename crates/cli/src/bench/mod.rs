@@ -4,7 +4,7 @@
 //! planned first, so that one that does not fit is refused before the first is measured. A depth above 0 is filled once and
 //! each run returns to it; at depth 0 each run starts with an empty session. Every run has the same tokens, so runs differ
 //! by the machine and by what the expert cache holds: the first one after a load is the cold one.
-//! Nothing is drawn while a run is measured. Next: `measure.rs`, `limit.rs`, `summary.rs`, `report.rs`, `html/mod.rs`.
+//! Nothing is drawn while a run is measured, and what the page draws of single tokens comes from further runs. Next: `measure.rs`, `limit.rs`, `summary.rs`, `report.rs`, `html/mod.rs`.
 
 mod html;
 mod limit;
@@ -18,7 +18,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use coldpress::{LoadConfiguration, ModelSummary, Prediction, Residency, RoutingTrace, Status};
+use coldpress::{
+    Bytes, LoadConfiguration, ModelSummary, Prediction, Residency, RoutingTrace, Runtime, Session, Status,
+    TokenTimeline,
+};
 
 use self::limit::Limits;
 use self::measure::{Part, Run, Sizes};
@@ -50,6 +53,8 @@ struct Measured {
     prediction: Prediction,
     /// Which experts a further run chose, where that was asked for.
     routing: Option<RoutingTrace>,
+    /// One token of a further run over time, where that was asked for.
+    timeline: Option<TokenTimeline>,
 }
 
 /// Everything that a report tells.
@@ -86,11 +91,19 @@ pub fn bench(arguments: &BenchArguments, environment: &Environment) -> Result<En
     }
     let (configurations, model) = plan_all(arguments, environment)?;
     let mut all: Vec<Measured> = Vec::new();
-    for (index, (asked, configuration)) in configurations.iter().enumerate() {
+    // One timeline is enough too: where least fits in memory, the disk matters most.
+    let smallest = (0..configurations.len())
+        .filter(|&index| configurations[index].streams)
+        .min_by_key(|&index| configurations[index].budget);
+    for (index, Planned { asked, configuration, .. }) in configurations.iter().enumerate() {
         let title = format!("bench {}/{}", index + 1, configurations.len());
         // One heat map is enough: routing does not depend on the configuration.
-        let routing = arguments.html.is_some() && index + 1 == configurations.len() && model.moe_layers > 0;
-        let Some(mut measured) = measure(arguments, configuration, &title, routing)? else {
+        let page = arguments.html.is_some();
+        let further = Further {
+            routing: page && index + 1 == configurations.len() && model.moe_layers > 0,
+            timeline: page && smallest == Some(index),
+        };
+        let Some(mut measured) = measure(arguments, configuration, &title, further)? else {
             return Ok(Ended::Interrupted);
         };
         measured.asked = *asked;
@@ -128,11 +141,18 @@ fn same_tokens(reference: &[Measurement], measurements: &[Measurement]) -> bool 
     })
 }
 
-/// Every configuration, each of which fits, with the residency that was asked for; and the model.
-fn plan_all(
-    arguments: &BenchArguments,
-    environment: &Environment,
-) -> Result<(Vec<(Residency, LoadConfiguration)>, ModelSummary)> {
+/// A configuration that fits.
+struct Planned {
+    /// The residency that was asked for.
+    asked: Residency,
+    configuration: LoadConfiguration,
+    budget: Bytes,
+    /// Whether experts are read while tokens are generated.
+    streams: bool,
+}
+
+/// Every configuration and the model.
+fn plan_all(arguments: &BenchArguments, environment: &Environment) -> Result<(Vec<Planned>, ModelSummary)> {
     let deepest = arguments.depths.iter().copied().max().unwrap_or(0);
     let (prompt, generated) = (arguments.prompt_tokens, arguments.gen_tokens);
     let needed = deepest.saturating_add(prompt).saturating_add(generated);
@@ -160,8 +180,14 @@ fn plan_all(
             if let Some(residency) = residency {
                 configuration = configuration.residency(residency);
             }
-            model = Some(coldpress::plan(&arguments.common.model, &configuration)?.model);
-            configurations.push((residency.unwrap_or_default(), configuration));
+            let report = coldpress::plan(&arguments.common.model, &configuration)?;
+            configurations.push(Planned {
+                asked: residency.unwrap_or_default(),
+                configuration,
+                budget: report.plan.budget,
+                streams: report.plan.records_total > 0 && report.residency != Residency::Resident,
+            });
+            model = Some(report.model);
         }
     }
     Ok((configurations, model.expect("there is at least one configuration")))
@@ -172,12 +198,19 @@ fn some_or_default<T: Copy>(values: &[T]) -> Vec<Option<T>> {
     if values.is_empty() { vec![None] } else { values.iter().copied().map(Some).collect() }
 }
 
-/// Loads and measures one configuration, then records the routing of a further run if asked; `None` if the user stopped it.
+/// What further runs are to record after the measurements.
+#[derive(Clone, Copy)]
+struct Further {
+    routing: bool,
+    timeline: bool,
+}
+
+/// Loads and measures one configuration, then records what is asked for; `None` if the user stopped it.
 fn measure(
     arguments: &BenchArguments,
     configuration: &LoadConfiguration,
     title: &str,
-    routing: bool,
+    further: Further,
 ) -> Result<Option<Measured>> {
     let prediction = prediction::of(arguments, configuration)?;
     let started = Instant::now();
@@ -212,14 +245,11 @@ fn measure(
         measurements.push(measurement);
     }
     let status = runtime.status();
-    let mut trace = None;
-    if routing {
-        runtime.start_trace()?;
-        if measure::run(&mut runtime, &mut session, &ids, 0, sizes)?.is_none() {
-            return Ok(None);
-        }
-        trace = runtime.finish_trace();
-    }
+    let Some((timeline, routing)) =
+        further_runs(&mut runtime, &mut session, &ids, measurements.last(), sizes, further)?
+    else {
+        return Ok(None);
+    };
     let asked = Residency::Auto;
     Ok(Some(Measured {
         asked,
@@ -228,8 +258,48 @@ fn measure(
         measurements,
         same_tokens: true,
         prediction,
-        routing: trace,
+        routing,
+        timeline,
     }))
+}
+
+/// Time of a token of the run in the middle, of the warm runs where there are any.
+fn typical_token(measurement: &Measurement) -> Duration {
+    let warm = measurement.runs.iter().any(|run| !run.cold);
+    let runs = measurement.runs.iter().filter(|run| run.cold != warm);
+    let mut times: Vec<Duration> = runs
+        .map(|run| run.decode.wall / u32::try_from(run.decode.tokens).unwrap_or(u32::MAX).max(1))
+        .collect();
+    times.sort_unstable();
+    times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+}
+
+/// Runs after the measurements, of which nothing is timed: the timeline of a token at the depth of `last`, which the session
+/// still holds, and the routing of a whole text. `None` if the user stopped it.
+fn further_runs(
+    runtime: &mut Runtime,
+    session: &mut Session,
+    ids: &[u32],
+    last: Option<&Measurement>,
+    sizes: Sizes,
+    further: Further,
+) -> Result<Option<(Option<TokenTimeline>, Option<RoutingTrace>)>> {
+    let (mut timeline, mut routing) = (None, None);
+    if let Some(last) = last.filter(|_| further.timeline) {
+        runtime.start_timeline(typical_token(last));
+        if measure::run(runtime, session, ids, last.depth, sizes)?.is_none() {
+            return Ok(None);
+        }
+        timeline = runtime.finish_timeline();
+    }
+    if further.routing {
+        runtime.start_trace()?;
+        if measure::run(runtime, session, ids, 0, sizes)?.is_none() {
+            return Ok(None);
+        }
+        routing = runtime.finish_trace();
+    }
+    Ok(Some((timeline, routing)))
 }
 
 /// The command that was typed, for a shell.

@@ -17,7 +17,7 @@ const ROW: f64 = 34.0;
 const BAR: f64 = 22.0;
 
 /// Colour and name of each phase, in the order of `PhaseTimes::named`.
-const PHASES: [(&str, &str); 7] = [
+pub(super) const PHASES: [(&str, &str); 7] = [
     ("#3f7cb8", "attention"),
     ("#2f9e77", "experts"),
     ("#d9a400", "arrange (records of what was read)"),

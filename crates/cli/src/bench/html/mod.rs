@@ -1,11 +1,12 @@
 //! The bench as one HTML page: style and drawings inside, no scripts, no links, light or dark as the reader's system is.
 //!
 //! A page replaces only another page of this kind. Next: `plot.rs` (curves over budgets), `bars.rs` (phases of a token),
-//! `heat.rs` (uses of experts).
+//! `timeline.rs` (one token over time), `heat.rs` (uses of experts).
 
 mod bars;
 mod heat;
 mod plot;
+mod timeline;
 
 use std::fmt::Write;
 use std::path::Path;
@@ -106,6 +107,11 @@ fn page(bench: &Bench) -> String {
     cards(&mut page, bench, &points);
     plot::section(&mut page, bench, &points);
     bars::section(&mut page, bench, &points);
+    for measured in &bench.all {
+        if let Some(timeline) = &measured.timeline {
+            timeline::section(&mut page, bench, measured, timeline);
+        }
+    }
     table(&mut page, &points);
     if let Some(routing) = bench.all.iter().find_map(|measured| measured.routing.as_ref()) {
         heat::section(&mut page, routing);
