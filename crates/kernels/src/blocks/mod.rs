@@ -63,6 +63,9 @@ impl BlockFields {
 /// A quantised format as a type, so that packing and kernels are compiled once per format.
 pub(crate) trait QuantizedFormat: 'static {
     const FORMAT: WeightFormat;
+    /// Whether a source block is its f16 scale, f16 minimum, fifth bits and 16 bytes of nibbles, as far as it has them, byte
+    /// `i` of the nibbles with column `i` in its low half and column `i + 16` in its high half.
+    const NIBBLES_IN_STEP_ORDER: bool = false;
 
     /// Reads one source block of `FORMAT.block_bytes()` bytes.
     fn read(block: &[u8], fields: &mut BlockFields);

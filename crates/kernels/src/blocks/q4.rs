@@ -13,6 +13,7 @@ pub(crate) struct Q4_1;
 
 impl QuantizedFormat for Q4_0 {
     const FORMAT: WeightFormat = WeightFormat::Q4_0;
+    const NIBBLES_IN_STEP_ORDER: bool = true;
 
     fn read(block: &[u8], fields: &mut BlockFields) {
         fields.scale = u16_at(block, 0);
@@ -29,6 +30,7 @@ impl QuantizedFormat for Q4_0 {
 
 impl QuantizedFormat for Q4_1 {
     const FORMAT: WeightFormat = WeightFormat::Q4_1;
+    const NIBBLES_IN_STEP_ORDER: bool = true;
 
     fn read(block: &[u8], fields: &mut BlockFields) {
         fields.scale = u16_at(block, 0);

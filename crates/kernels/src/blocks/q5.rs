@@ -14,6 +14,7 @@ pub(crate) struct Q5_1;
 
 impl QuantizedFormat for Q5_0 {
     const FORMAT: WeightFormat = WeightFormat::Q5_0;
+    const NIBBLES_IN_STEP_ORDER: bool = true;
 
     fn read(block: &[u8], fields: &mut BlockFields) {
         fields.scale = u16_at(block, 0);
@@ -30,6 +31,7 @@ impl QuantizedFormat for Q5_0 {
 
 impl QuantizedFormat for Q5_1 {
     const FORMAT: WeightFormat = WeightFormat::Q5_1;
+    const NIBBLES_IN_STEP_ORDER: bool = true;
 
     fn read(block: &[u8], fields: &mut BlockFields) {
         fields.scale = u16_at(block, 0);

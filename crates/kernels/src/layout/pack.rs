@@ -58,10 +58,45 @@ fn pack_blocks<F: QuantizedFormat>(row_bytes: usize, source_rows: &[u8], out: &m
     let mut fields = BlockFields::zero();
     for (index, block) in out.chunks_exact_mut(packed.bytes).enumerate() {
         for (lane, row) in source_rows.chunks_exact(row_bytes).enumerate() {
-            F::read(&row[index * block_bytes..][..block_bytes], &mut fields);
-            write_lane(&packed, lane, &fields, block);
+            let source = &row[index * block_bytes..][..block_bytes];
+            if const { F::NIBBLES_IN_STEP_ORDER } {
+                copy_lane(&packed, lane, source, block);
+            } else {
+                F::read(source, &mut fields);
+                write_lane(&packed, lane, &fields, block);
+            }
         }
     }
+}
+
+/// The lane of a source block that holds its scale, minimum, fifth bits and nibbles one after the other, as far as the format
+/// has them: the nibbles of four columns are the word of the packed step already.
+#[inline(always)] // as `write_lane`
+fn copy_lane(packed: &PackedBlock, lane: usize, source: &[u8], block: &mut [u8]) {
+    let mut rest = source;
+    let mut take = |bytes: usize| rest.split_off(..bytes).expect("a source block has all its fields");
+    block[2 * lane..][..2].copy_from_slice(take(2));
+    if packed.minimums == MinimumStorage::Added {
+        block[packed.minimums_at + 2 * lane..][..2].copy_from_slice(take(2));
+    }
+    let step = &mut block[packed.steps_at..];
+    let mut put = |vector: usize, word: [u8; 4]| {
+        step[vector * VECTOR_BYTES + 4 * lane..][..4].copy_from_slice(&word);
+    };
+    if packed.quants == QuantStorage::NibblesAndFifthBit {
+        let fifth = take(4).iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
+        put(4, fifth_bit_plane(fifth).to_le_bytes());
+    }
+    for vector in 0..4 {
+        put(vector, take(4).try_into().expect("four bytes"));
+    }
+}
+
+/// Bit `4 g + c` of 32 goes to bit `g` of byte `c`.
+fn fifth_bit_plane(bits: u32) -> u32 {
+    // The product puts a copy of the four bits of a column group at each byte; the mask leaves one bit of each.
+    (0..STEP_GROUPS)
+        .fold(0, |plane, group| plane | (((bits >> (4 * group) & 0xf) * 0x0020_4081) & 0x0101_0101) << group)
 }
 
 #[inline(always)] // so that the layout of the format is known at compile time
