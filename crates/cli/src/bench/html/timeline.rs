@@ -41,7 +41,7 @@ pub fn section(page: &mut String, bench: &Bench, measured: &Measured, timeline: 
         let _ = writeln!(page, "<span><i style=\"background: {colour}\"></i>{name}</span>");
     }
     page.push_str(
-        "<span><i class=\"read needed\"></i>read, the router waits for it</span>\n\
+        "<span><i class=\"read needed\"></i>read that is needed</span>\n\
          <span><i class=\"read ahead\"></i>read ahead</span>\n\
          <span><i class=\"read forgotten\"></i>read ahead for nothing</span>\n\
          <span><i class=\"read landing\"></i>arrived, not yet usable</span>\n</div>\n",
@@ -97,10 +97,11 @@ fn caption(bench: &Bench, measured: &Measured, timeline: &TokenTimeline) -> Stri
     let reading = timeline.reading_us();
     let _ = write!(
         text,
-        "Reads were on their way during {} ms of it ({:.0} %); the device was busy for at most that long, because an arrival is \
-         noticed only when the processor looks. ",
+        "Reads were on their way during {} ms of it ({:.0} %), so that the device had nothing to do for {} ms or more: an \
+         arrival is noticed only when the processor looks. ",
         ms(reading),
-        percent(reading, wall)
+        percent(reading, wall),
+        ms(wall - reading.min(wall))
     );
     if let Ok(device) = bench.limits.reading(&bench.model_path, measured, experts.device_bytes_read) {
         let device = device.as_micros() as u64;
@@ -113,13 +114,14 @@ fn caption(bench: &Bench, measured: &Measured, timeline: &TokenTimeline) -> Stri
         );
     }
     let forgotten = timeline.reads.iter().filter(|read| read.end == ReadEnd::Forgotten).count();
-    let _ = write!(
-        text,
-        "{} of {} experts had to be read, {} of them begun ahead; {forgotten} were begun ahead for nothing.",
-        experts.misses,
-        experts.hits + experts.misses,
-        experts.prefetch_used
-    );
+    let _ = write!(text, "{} of {} experts had to be read, ", experts.misses, experts.hits + experts.misses);
+    let _ = match (experts.prefetch_used, forgotten) {
+        (0, 0) => write!(text, "none of them begun ahead."),
+        (used, 0) => write!(text, "{used} of them begun ahead, and nothing was begun ahead in vain."),
+        (used, _) => {
+            write!(text, "{used} of them begun ahead; {forgotten} more were begun ahead for nothing.")
+        }
+    };
     if timeline.cut_off {
         text.push_str(" There was no room to write down everything: some of it is missing in the drawing.");
     }
@@ -223,7 +225,7 @@ fn axis(page: &mut String, scale: &Scale, bottom: f64) {
 
 /// A tick where each layer begins, and as many numbers as there is room for.
 fn layers(page: &mut String, timeline: &TokenTimeline, scale: &Scale, bottom: f64) {
-    let mut free_from = LEFT + 2.0;
+    let mut free_from = LEFT;
     let _ = writeln!(
         page,
         "<text class=\"soft\" x=\"{}\" y=\"{}\" text-anchor=\"end\">layer</text>",
@@ -236,7 +238,7 @@ fn layers(page: &mut String, timeline: &TokenTimeline, scale: &Scale, bottom: f6
         }
         let x = scale.x(begin_us);
         let _ = write!(page, "<path class=\"layer\" d=\"M{x:.2} {}V{bottom:.1}\"/>", TOP - 5.0);
-        if x >= free_from || layer == 0 {
+        if x >= free_from {
             let _ = write!(page, "<text class=\"soft\" x=\"{:.1}\" y=\"{}\">{layer}</text>", x, TOP - 8.0);
             free_from = x + NUMBERS;
         }
