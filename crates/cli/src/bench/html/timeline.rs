@@ -119,7 +119,7 @@ fn caption(bench: &Bench, measured: &Measured, timeline: &TokenTimeline) -> Stri
         (0, 0) => write!(text, "none of them begun ahead."),
         (used, 0) => write!(text, "{used} of them begun ahead, and nothing was begun ahead in vain."),
         (used, _) => {
-            write!(text, "{used} of them begun ahead; {forgotten} more were begun ahead for nothing.")
+            write!(text, "{used} of them begun ahead; begun ahead for nothing: {forgotten}.")
         }
     };
     if timeline.cut_off {
