@@ -325,9 +325,10 @@ impl ExpertStore {
     }
 
     /// Takes what has arrived into the slots; with `wait` at least one record, if any is in flight. Without a team
-    /// everything that comes back is discarded. New reads start between one record and the next.
-    fn land(&mut self, wait: bool, team: Option<&Team<'_>>) -> Result<(), ExpertError> {
+    /// everything that comes back is discarded. New reads start between one record and the next. Returns whether anything came.
+    fn land(&mut self, wait: bool, team: Option<&Team<'_>>) -> Result<bool, ExpertError> {
         let mut landed = self.next_landed(wait, team)?;
+        let anything = landed.is_some();
         while let Some(Landed { key, destination: Destination { slot }, memory, result }) = landed {
             let awaited = self.visit.awaited.iter().position(|awaited| awaited.slot == slot);
             let awaited = awaited.map(|at| self.visit.awaited.swap_remove(at));
@@ -357,7 +358,7 @@ impl ExpertStore {
             }
             landed = self.next_landed(false, team)?;
         }
-        Ok(())
+        Ok(anything)
     }
 
     /// One record from the loader, written down if somebody asks for it.
@@ -395,11 +396,12 @@ impl ExpertStore {
         while let Some(pinned) = self.visit.ready.pop() {
             self.slots.unpin(pinned.slot);
         }
-        let mut closed = Ok(());
-        while !self.visit.awaited.is_empty() && closed.is_ok() {
+        // What is awaited is in flight, unless a panic lost it on the way: then nothing comes, and this must not wait for it.
+        let mut closed = Ok(true);
+        while !self.visit.awaited.is_empty() && matches!(closed, Ok(true)) {
             closed = self.land(true, None);
         }
         self.visit.errors.clear();
-        closed
+        closed.map(|_| ())
     }
 }
