@@ -4,7 +4,7 @@
 //! slots, chunk, threads, instruction set. Their product has millions of members; here every pair of values of any two of them
 //! occurs at least once (`common/pairs.rs`). The values come from the tables of the library, so a policy, mode or reader
 //! that is added there is covered without a change here; a new kind of pack use stops this file from compiling.
-//! One tiny model runs every row, the one with a shared expert every third, the bundled one with quantised weights every ninth.
+//! One tiny model runs every row, the one with a shared expert every fourth, the bundled one with quantised weights every eleventh.
 //! What could go wrong: a record in the wrong slot, a slot refilled while in use, a policy that gives up what was just read, a
 //! read-ahead that lands in a slot of the running layer, a sum in another order.
 
@@ -140,7 +140,9 @@ fn check(model: &Path, ids: &[u32], step: usize) {
     let rows: Vec<Vec<usize>> = pairs(&sizes).into_iter().step_by(step).collect();
     for (dimension, size) in sizes.into_iter().enumerate() {
         let occurs = |value: usize| rows.iter().any(|row| row[dimension] == value);
-        assert!(step > 1 || (0..size).all(occurs), "a value of dimension {dimension} never occurs");
+        // There are more homes than a part of the rows; of everything else each value must be among them.
+        let all = (0..size).all(occurs);
+        assert!(all || step > 1 && dimension == 0, "a value of dimension {dimension} never occurs");
     }
     for row in &rows {
         let own = tempfile::tempdir().expect("a folder");
@@ -192,11 +194,11 @@ fn on_a_tiny_model() {
 #[test]
 fn with_a_shared_expert() {
     let reference = Reference::open("qwen2moe");
-    check(&reference.model, &reference.ids, 3);
+    check(&reference.model, &reference.ids, 4);
 }
 
 #[test]
 fn with_quantised_weights() {
     let ids: Vec<u32> = (0..40).map(|i| 300 + i * 97 % 7000).collect();
-    check(&demo(), &ids, 9);
+    check(&demo(), &ids, 11);
 }
