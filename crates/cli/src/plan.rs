@@ -102,7 +102,10 @@ fn mode(forecast: &Forecast) -> String {
     }
     if report.plan.records_total > 0 {
         text.push_str(&format!("{}\n", reading(&report.reading)));
-        text.push_str(&format!("policy {} ({})\n", report.policy.name, report.policy.origin.name()));
+        let policy = &report.policy;
+        text.push_str(&format!("policy {} ({})\n", policy.name, policy.origin.name()));
+        let prefetch = &policy.prefetch;
+        text.push_str(&format!("prefetch {} ({})\n", prefetch.setting.name(), prefetch.origin.name()));
     }
     text
 }
