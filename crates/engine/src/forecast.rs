@@ -252,15 +252,8 @@ impl Subject<'_> {
         let measured = self.request.measure.then(|| self.processor()).transpose()?;
         let (memory, int8, arrange) = measured.unwrap_or_else(|| {
             let threads = self.prepared.report.threads as f64;
-            (
-                Estimate::new(Band::new(15e9, 60e9), Origin::Assumed, "a processor of recent years"),
-                Estimate::new(
-                    Band::new(50e9 * threads, 500e9 * threads),
-                    Origin::Assumed,
-                    "a processor of recent years",
-                ),
-                Estimate::new(Band::new(0.8e9, 8e9), Origin::Assumed, "a processor of recent years"),
-            )
+            let int8 = assumed_processor(50e9 * threads, 500e9 * threads);
+            (assumed_processor(15e9, 60e9), int8, assumed_arranging())
         });
         let given = |rate: f64| Estimate::new(Band::exactly(rate), Origin::Given, "given");
         let memory = what_if.memory_bytes_per_second.map_or(memory, given);
@@ -344,7 +337,7 @@ impl Subject<'_> {
         let by = format!("here, with {threads} thread{plural}");
         let arrange = match arranged {
             Some(rate) => Estimate::new(Band::new(0.3 * rate, rate), Origin::Measured, by.clone()),
-            None => Estimate::new(Band::new(0.8e9, 8e9), Origin::Assumed, "a processor of recent years"),
+            None => assumed_arranging(),
         };
         Ok((
             Estimate::new(Band::new(0.85 * memory, 1.15 * memory), Origin::Measured, by.clone()),
@@ -392,6 +385,15 @@ impl Subject<'_> {
         }
         advice
     }
+}
+
+/// A rate between `low` and `high` where nothing was measured.
+fn assumed_processor(low: f64, high: f64) -> Estimate {
+    Estimate::new(Band::new(low, high), Origin::Assumed, "a processor of recent years")
+}
+
+fn assumed_arranging() -> Estimate {
+    assumed_processor(0.8e9, 8e9)
 }
 
 /// What disks of a kind deliver, and how long a read waits beyond that.

@@ -65,6 +65,11 @@ impl VisitState {
         }
     }
 
+    /// Whether every requested record is in memory: none is being read or has yet to be.
+    fn has_all(&self) -> bool {
+        self.pending.is_empty() && self.awaited.is_empty()
+    }
+
     fn key(&self, position: usize) -> ExpertKey {
         ExpertKey { layer: self.layer, expert: self.experts[position] }
     }
@@ -109,8 +114,7 @@ impl<'s> Visit<'s> {
         loop {
             let visit = &store.visit;
             let nothing_ready = visit.ready.is_empty() && visit.errors.is_empty();
-            let nothing_left = visit.awaited.is_empty() && visit.pending.is_empty();
-            if nothing_ready && nothing_left {
+            if nothing_ready && visit.has_all() {
                 return Ok(None);
             }
             let stuck = visit.awaited.is_empty() && store.loader.in_flight() == 0;
@@ -135,16 +139,14 @@ impl<'s> Visit<'s> {
     /// moment to find out what to name with [`Visit::prefetch`].
     pub fn is_idle(&self) -> bool {
         let visit = &self.store.visit;
-        let device = visit.pending.is_empty() && visit.awaited.is_empty();
-        device || visit.ready.is_empty() && visit.errors.is_empty()
+        visit.has_all() || visit.ready.is_empty() && visit.errors.is_empty()
     }
 
     /// Names experts of the layer to be visited next, the most probable first. Their records are begun when nothing that is
     /// needed waits, until that visit begins; what was named before is forgotten.
     pub fn prefetch(&mut self, layer: usize, experts: impl DoubleEndedIterator<Item = u32>, guess: Guess) {
         let store = &mut *self.store;
-        let had_all = store.visit.pending.is_empty() && store.visit.awaited.is_empty();
-        store.ahead.name(guess, had_all);
+        store.ahead.name(guess, store.visit.has_all());
         let count = store.geometry.expert_count(layer) as u32;
         let keys = experts.rev().filter(|&expert| expert < count);
         store.ahead.wanted.extend(keys.map(|expert| ExpertKey { layer: layer as u32, expert }));
