@@ -70,4 +70,5 @@ fn an_instruction_set_of_another_machine_is_bad_usage() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains(foreign));
     assert_eq!(run(&["doctor", "--fast"]).status.code(), Some(2));
+    assert_eq!(run(&["doctor", "/dev/null"]).status.code(), Some(2), "neither a file nor a folder");
 }

@@ -167,6 +167,10 @@ impl Diagnosis {
 pub fn diagnose(path: &Path, configuration: &LoadConfiguration) -> Result<Diagnosis, EngineError> {
     let found = fs::metadata(path)
         .map_err(|error| EngineError::BadOption(format!("cannot look at {}: {error}", path.display())))?;
+    if !(found.is_file() || found.is_dir()) {
+        let reason = format!("{} is neither a file nor a folder; give a model or a folder", path.display());
+        return Err(EngineError::BadOption(reason));
+    }
     let has_models = found.is_dir() && holds_models(path);
     let model = (found.is_file() || has_models).then(|| check_model(path, configuration));
     let machine = examine(configuration.isa)?;

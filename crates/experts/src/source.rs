@@ -6,7 +6,9 @@
 //! [`ModelSource`] knows the byte range of every matrix. Neither moves bytes; see `reader`.
 
 use std::fs::File;
+use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +28,20 @@ pub enum FileAccess {
     Dropped,
     /// Through it, leaving the pages to the system.
     Cached,
+}
+
+/// Opens `path` for reading. Only what has positions to read at is opened: a pipe would wait for somebody to write to it.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    require_positions(path)?;
+    File::open(path)
+}
+
+fn require_positions(path: &Path) -> io::Result<()> {
+    let kind = std::fs::metadata(path)?.file_type();
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
 }
 
 /// A file open for positioned reads.
@@ -50,8 +66,10 @@ impl ReadFile {
     /// Opens `path` for reads with `access`.
     ///
     /// # Errors
-    /// When the file cannot be opened or its medium reports an error.
+    /// When it is not a regular file, cannot be opened, or its medium reports an error.
     pub fn open_with(path: &Path, access: FileAccess) -> Result<Arc<Self>, ExpertError> {
+        let failed = |source| ExpertError::Io { action: "open", path: path.to_owned(), offset: 0, source };
+        require_positions(path).map_err(failed)?;
         match access {
             FileAccess::Direct => Self::open_direct(path),
             FileAccess::Dropped => Self::open_buffered(path, "reads give their pages back", access),

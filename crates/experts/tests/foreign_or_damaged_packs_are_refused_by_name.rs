@@ -131,3 +131,13 @@ fn a_partial_pack_of_another_model_is_started_anew() {
         assert!(std::fs::read(&destination).unwrap() == std::fs::read(&wanted).unwrap());
     });
 }
+
+#[test]
+fn a_pipe_is_refused_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = ExpertSource::create(folder.path(), &SourceShape::default());
+    let pipe = folder.path().join("pipe.cpack");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let message = open(&source, &pipe).expect_err("no pack").to_string();
+    assert!(message.contains("pipe.cpack") && message.contains("not a regular file"), "{message}");
+}

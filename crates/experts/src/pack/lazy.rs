@@ -26,7 +26,7 @@ use coldpress_memory::{Ledger, Purpose, sys};
 use crate::error::{ExpertError, PackFault};
 use crate::geometry::{ExpertKey, Geometry};
 use crate::slots::SlotMemory;
-use crate::source::ReadFile;
+use crate::source::{ReadFile, open_file};
 
 use super::format::PackState;
 use super::writer::{PartialPack, folder_of, header_state};
@@ -296,7 +296,7 @@ fn claim(config: &LazyConfig, layout: &PackLayout) -> Result<(Option<PartialPack
 fn read_hints(config: &LazyConfig, layout: &PackLayout) -> Result<Vec<u8>, ExpertError> {
     let path = partial_path(&config.destination);
     let failed = |error| io_error("open", &path, error);
-    let file = File::open(&path).map_err(failed)?;
+    let file = open_file(&path).map_err(failed)?;
     let state = header_state(&file, layout, &config.fingerprint);
     hints(&file, layout, state).map_err(failed)
 }

@@ -11,7 +11,7 @@ use coldpress_workers::Team;
 use crate::error::{ExpertError, PackFault};
 use crate::geometry::{ExpertKey, Geometry, LayerExperts};
 use crate::reader::ReaderChoice;
-use crate::source::{FileAccess, ReadFile};
+use crate::source::{FileAccess, ReadFile, open_file};
 use crate::store::{ExpertStore, Residency, StoreConfig};
 
 use super::format::header_bytes;
@@ -193,7 +193,7 @@ impl VerifyConfig<'_> {
 /// Reads the header, whose length stands in its first bytes and is bounded.
 fn read_header(path: &Path) -> Result<Vec<u8>, ExpertError> {
     let failed = |action| move |source| ExpertError::Io { action, path: path.to_owned(), offset: 0, source };
-    let file = std::fs::File::open(path).map_err(failed("open"))?;
+    let file = open_file(path).map_err(failed("open"))?;
     let length = file.metadata().map_err(failed("open"))?.len();
     let mut start = [0; 96];
     let start_bytes = length.min(start.len() as u64) as usize;
