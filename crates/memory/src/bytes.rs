@@ -213,19 +213,30 @@ impl FromStr for BudgetSpec {
     }
 }
 
-/// Unit names in lower case and their sizes in bytes.
-const UNITS: [(&str, u64); 10] = [
-    ("", 1),
-    ("b", 1),
-    ("kib", 1 << 10),
-    ("mib", 1 << 20),
-    ("gib", 1 << 30),
-    ("tib", 1 << 40),
-    ("kb", 1_000),
-    ("mb", 1_000_000),
-    ("gb", 1_000_000_000),
-    ("tb", 1_000_000_000_000),
+/// Unit names, in any case when typed, and their sizes in bytes. A number alone is in bytes.
+const UNITS: [(&str, u64); 9] = [
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
 ];
+
+/// Size of a unit in bytes; the error names all units.
+fn unit_scale(unit: &str) -> Result<u64, String> {
+    if unit.is_empty() {
+        return Ok(1);
+    }
+    let known = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+    known.map(|(_, scale)| *scale).ok_or_else(|| {
+        let names: Vec<&str> = UNITS.iter().map(|(name, _)| *name).collect();
+        format!("unknown unit, the known ones are {} and %", names.join(", "))
+    })
+}
 
 impl FromStr for SizeSpec {
     type Err = MemoryError;
@@ -241,7 +252,7 @@ impl FromStr for SizeSpec {
         }
         let number_len = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(number_len);
-        let unit = unit.trim().to_ascii_lowercase();
+        let unit = unit.trim();
         if number.is_empty() {
             return Err(fault("no number in front"));
         }
@@ -252,9 +263,7 @@ impl FromStr for SizeSpec {
             }
             return Ok(Self::Percent(percent));
         }
-        let Some(&(_, scale)) = UNITS.iter().find(|(name, _)| *name == unit) else {
-            return Err(fault("unknown unit"));
-        };
+        let scale = unit_scale(unit).map_err(|reason| fault(&reason))?;
         let bytes = parse_decimal(number, scale).map_err(fault)?;
         if bytes == 0 {
             return Err(fault("the size is zero"));
@@ -326,6 +335,19 @@ mod tests {
         ] {
             let error = text.parse::<SizeSpec>().expect_err(text).to_string();
             assert!(!error.contains('\n') && error.contains("6GiB"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_unit_is_answered_with_the_known_ones() {
+        for text in ["1PiB", "6G", "6GiB6", "3 potatoes"] {
+            let error = text.parse::<SizeSpec>().expect_err(text).to_string();
+            let known = "unknown unit, the known ones are B, KiB, MiB, GiB, TiB, KB, MB, GB, TB and %";
+            assert!(error.contains(known), "{text}: {error}");
+        }
+        for (name, scale) in UNITS {
+            let size = format!("3{name}").parse::<SizeSpec>();
+            assert_eq!(size.expect(name), SizeSpec::Exact(Bytes(3 * scale)), "{name}");
         }
     }
 

@@ -13,11 +13,58 @@ use crate::Bytes;
 
 /// Version 1 writes "no limit" as the largest multiple of the page size; no machine has this much.
 const NO_LIMIT_FROM: u64 = 1 << 60;
+/// Field of `memory.stat` in version 1: the smallest limit on the way up, also of parents that are not visible from here.
+const HIDDEN_LIMIT: &str = "hierarchical_memory_limit";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
+pub(crate) enum Version {
     One,
     Two,
+}
+
+impl Version {
+    /// Hard limits, and for version 2 the softer `memory.high`: above it the kernel throttles rather than kills, which for us is
+    /// no better.
+    pub(crate) const fn limit_files(self) -> &'static [&'static str] {
+        match self {
+            Self::One => &["memory.limit_in_bytes"],
+            Self::Two => &["memory.max", "memory.high"],
+        }
+    }
+
+    /// Bytes in use, page cache included.
+    pub(crate) const fn usage_file(self) -> &'static str {
+        match self {
+            Self::One => "memory.usage_in_bytes",
+            Self::Two => "memory.current",
+        }
+    }
+
+    /// The fields of `memory.stat` that sum up cached file pages, children included.
+    const fn cached_fields(self) -> [&'static str; 2] {
+        match self {
+            Self::One => ["total_active_file", "total_inactive_file"],
+            Self::Two => ["active_file", "inactive_file"],
+        }
+    }
+
+    /// Cached file pages in the text of a `memory.stat`.
+    pub(crate) fn cached(self, stat: &str) -> Bytes {
+        self.cached_fields().into_iter().filter_map(|name| stat_field(stat, name)).sum()
+    }
+
+    /// The limit of parents that are not visible from here, in the text of a `memory.stat`.
+    pub(crate) fn hidden_limit(self, stat: &str) -> Option<Bytes> {
+        match self {
+            Self::One => stat_field(stat, HIDDEN_LIMIT).filter(|limit| is_limit(*limit)),
+            Self::Two => None,
+        }
+    }
+}
+
+/// Whether a figure in a limit file is meant as a limit.
+pub(crate) fn is_limit(figure: Bytes) -> bool {
+    figure.0 < NO_LIMIT_FROM
 }
 
 /// The folders of one controller for this process, from its own up to the mount point.
@@ -54,13 +101,8 @@ impl Cgroups {
         let limit =
             |(version, folder)| Some((memory_limit_of(version, folder)?, memory_current_of(version, folder)));
         let smallest = levels(&self.memory).filter_map(limit).min_by_key(|(limit, _)| *limit);
-        // Version 1 also tells the limit of parents that are not visible from here.
-        let hidden = levels(&self.memory).filter_map(|(version, folder)| match version {
-            Version::One => {
-                stat_field(folder, "hierarchical_memory_limit").filter(|limit| limit.0 < NO_LIMIT_FROM)
-            }
-            Version::Two => None,
-        });
+        let hidden =
+            levels(&self.memory).filter_map(|(version, folder)| version.hidden_limit(&stat_of(folder)));
         match (smallest, hidden.min()) {
             (Some((limit, _)), Some(hidden)) if hidden < limit => Some((hidden, None)),
             (None, Some(hidden)) => Some((hidden, None)),
@@ -70,11 +112,22 @@ impl Cgroups {
 
     /// The smallest room left below a limit, counting cached file pages as free: they go first.
     pub(crate) fn memory_available(&self) -> Option<Bytes> {
-        let room = |(version, folder)| {
-            let used = memory_current_of(version, folder)?.saturating_sub(cached_in(version, folder));
+        let room = |(version, folder): (Version, &Path)| {
+            let cached = version.cached(&stat_of(folder));
+            let used = memory_current_of(version, folder)?.saturating_sub(cached);
             Some(memory_limit_of(version, folder)?.saturating_sub(used))
         };
         levels(&self.memory).filter_map(room).min()
+    }
+
+    /// The folders whose memory limits bind this process, from its own group up, for readers that keep files open.
+    pub(crate) fn memory_folders(&self) -> impl Iterator<Item = (Version, &Path)> {
+        levels(&self.memory)
+    }
+
+    /// The folder of this process in version 2, where pressure figures are; version 1 has none.
+    pub(crate) fn unified_folder(&self) -> Option<&Path> {
+        own_levels(&self.memory).find(|(version, _)| *version == Version::Two).map(|(_, folder)| folder)
     }
 
     /// Bytes that the group of this process uses now, page cache included.
@@ -110,30 +163,13 @@ fn own_levels(hierarchies: &[Hierarchy]) -> impl Iterator<Item = (Version, &Path
     hierarchies.iter().filter_map(|hierarchy| Some((hierarchy.version, hierarchy.folders.first()?.as_path())))
 }
 
-/// A hard limit, or for version 2 the softer `memory.high`: above it the kernel throttles rather than kills, which for
-/// us is no better.
 fn memory_limit_of(version: Version, folder: &Path) -> Option<Bytes> {
-    let names: &[&str] = match version {
-        Version::One => &["memory.limit_in_bytes"],
-        Version::Two => &["memory.max", "memory.high"],
-    };
-    let limits = names.iter().filter_map(|name| number(folder, name));
-    limits.filter(|limit| limit.0 < NO_LIMIT_FROM).min()
+    let limits = version.limit_files().iter().filter_map(|name| number(folder, name));
+    limits.filter(|limit| is_limit(*limit)).min()
 }
 
 fn memory_current_of(version: Version, folder: &Path) -> Option<Bytes> {
-    match version {
-        Version::One => number(folder, "memory.usage_in_bytes"),
-        Version::Two => number(folder, "memory.current"),
-    }
-}
-
-fn cached_in(version: Version, folder: &Path) -> Bytes {
-    let names = match version {
-        Version::One => ["total_active_file", "total_inactive_file"],
-        Version::Two => ["active_file", "inactive_file"],
-    };
-    names.into_iter().filter_map(|name| stat_field(folder, name)).sum()
+    number(folder, version.usage_file())
 }
 
 fn cpu_quota_of(version: Version, folder: &Path) -> Option<(u64, u64)> {
@@ -153,9 +189,13 @@ fn number(folder: &Path, name: &str) -> Option<Bytes> {
     fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok().map(Bytes)
 }
 
-fn stat_field(folder: &Path, name: &str) -> Option<Bytes> {
-    let text = fs::read_to_string(folder.join("memory.stat")).ok()?;
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+/// The text of a folder's `memory.stat`; empty where there is none.
+fn stat_of(folder: &Path) -> String {
+    fs::read_to_string(folder.join("memory.stat")).unwrap_or_default()
+}
+
+fn stat_field(stat: &str, name: &str) -> Option<Bytes> {
+    let value = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     value.trim().parse().ok().map(Bytes)
 }
 

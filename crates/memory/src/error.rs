@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{Bytes, OverBudget};
+use crate::{BudgetInUse, Bytes, OverBudget};
 
 /// An error of the memory crate. A plan that does not fit has its own type, [`crate::DoesNotFit`].
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +21,9 @@ pub enum MemoryError {
     /// The budget has no room; ask for less or give a larger budget.
     #[error(transparent)]
     OverBudget(#[from] OverBudget),
+    /// The budget cannot be lowered that far; give memory back first.
+    #[error(transparent)]
+    BudgetInUse(#[from] BudgetInUse),
     /// The operating system refused memory although the budget had room.
     #[error(
         "the operating system refused {bytes} of memory for {purpose}: {source}; lower the budget or free memory"

@@ -147,7 +147,11 @@ pub(crate) fn limit_field(limits: &str, name: &str) -> Option<Bytes> {
 
 /// The number of processors in `Cpus_allowed_list: 0-3,8`.
 fn allowed_cpus(status: &str) -> Option<usize> {
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    cpus_in(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?)
+}
+
+/// The number of processors in `0-3,8`.
+pub(crate) fn cpus_in(list: &str) -> Option<usize> {
     let mut count = 0_usize;
     for range in list.trim().split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

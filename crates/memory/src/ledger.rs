@@ -3,12 +3,13 @@
 //! Owns: the budget, the bytes in use (in all and per purpose) and their peak. A [`Reservation`] is the right to hold
 //! bytes; it cannot be copied and gives them back when dropped. Refuses: allocating; see `buffer.rs` for that.
 //!
-//! **The sum of all reservations never exceeds the budget**, at any instant and from any number of threads: the
-//! check and the charge are one compare-and-swap (guard: `tests/reservations_never_exceed_the_budget.rs`).
+//! **The sum of all reservations never exceeds the budget**, at any instant and from any number of threads, also while
+//! [`Ledger::set_budget`] changes it (guard: `tests/reservations_never_exceed_the_budget.rs`). One number decides: what is
+//! free. See `Books` for the argument.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
@@ -78,12 +79,53 @@ pub struct OverBudget {
     pub budget: Bytes,
 }
 
+/// A budget that cannot be lowered as far as asked, because more is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the budget cannot become {asked} ({asked_exact} bytes): {used} ({used_exact} bytes) are in use, and it stays at \
+     {budget}; give memory back first or ask for at least {used_exact} bytes",
+    asked_exact = asked.0,
+    used_exact = used.0
+)]
+pub struct BudgetInUse {
+    /// The budget asked for.
+    pub asked: Bytes,
+    /// Bytes in use at that moment.
+    pub used: Bytes,
+    /// The budget, which stays.
+    pub budget: Bytes,
+}
+
+/// Why no race passes the budget: `free` is the only number that anything is decided by, and it changes by single atomic steps.
+/// A reservation takes its bytes out of it or finds too few. Lowering the budget takes the difference out in the same way, like a
+/// reservation that nobody holds; raising puts it in. So at every instant, in the one order that all threads see the steps of
+/// `free` in,
+///
+/// ```text
+/// free = budget - everything taken out and not yet put back,   and free is never negative.
+/// ```
+///
+/// There is no check of one number followed by a change of another, and hence nothing to restore. The other numbers are
+/// for reading, and err on the side that keeps `used <= budget` true: bytes count as used only while they are out of
+/// `free`; a lower budget shows after its difference was taken out, a higher one before it is put in.
 #[derive(Debug)]
 struct Books {
-    budget: u64,
+    free: AtomicU64,
+    /// Written only under `changing`.
+    budget: AtomicU64,
     used: AtomicU64,
     peak: AtomicU64,
     used_for: [AtomicU64; Purpose::ALL.len()],
+    /// Held while the budget changes: two changes at once could each compute their difference from the same old budget.
+    changing: Mutex<()>,
+}
+
+impl Books {
+    /// Takes `bytes` out of what is free; the error is what is free instead.
+    fn take(&self, bytes: u64) -> Result<(), u64> {
+        let rest = |free: u64| free.checked_sub(bytes);
+        self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, rest).map(|_| ())
+    }
 }
 
 /// A budget and what is held of it. Cloning gives another handle on the same books.
@@ -94,10 +136,12 @@ impl Ledger {
     /// An empty ledger over `budget`; [`Bytes::MAX`] never refuses.
     pub fn new(budget: Bytes) -> Self {
         Self(Arc::new(Books {
-            budget: budget.0,
+            free: AtomicU64::new(budget.0),
+            budget: AtomicU64::new(budget.0),
             used: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             used_for: Default::default(),
+            changing: Mutex::new(()),
         }))
     }
 
@@ -109,25 +153,40 @@ impl Ledger {
     /// Charges `bytes` to `purpose`, or refuses and changes nothing.
     pub fn reserve(&self, purpose: Purpose, bytes: Bytes) -> Result<Reservation, OverBudget> {
         let books = &*self.0;
-        let charge = |used: u64| used.checked_add(bytes.0).filter(|sum| *sum <= books.budget);
-        match books.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, charge) {
-            Ok(before) => {
-                books.peak.fetch_max(before + bytes.0, Ordering::AcqRel);
-                books.used_for[purpose.index()].fetch_add(bytes.0, Ordering::AcqRel);
-                Ok(Reservation { ledger: self.clone(), purpose, bytes: bytes.0 })
-            }
-            Err(used) => Err(OverBudget {
-                purpose,
-                asked: bytes,
-                free: Bytes(books.budget - used),
-                budget: Bytes(books.budget),
-            }),
+        if let Err(free) = books.take(bytes.0) {
+            return Err(OverBudget { purpose, asked: bytes, free: Bytes(free), budget: self.budget() });
         }
+        let before = books.used.fetch_add(bytes.0, Ordering::AcqRel);
+        books.peak.fetch_max(before + bytes.0, Ordering::AcqRel);
+        books.used_for[purpose.index()].fetch_add(bytes.0, Ordering::AcqRel);
+        Ok(Reservation { ledger: self.clone(), purpose, bytes: bytes.0 })
     }
 
-    /// The whole budget.
+    /// Makes `budget` the budget from now on, for every handle on these books. Raising always works.
+    ///
+    /// # Errors
+    /// More than `budget` is reserved: the budget stays as it was.
+    pub fn set_budget(&self, budget: Bytes) -> Result<(), BudgetInUse> {
+        let books = &*self.0;
+        let _changing = books.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = books.budget.load(Ordering::Acquire);
+        if budget.0 >= before {
+            books.budget.store(budget.0, Ordering::Release);
+            books.free.fetch_add(budget.0 - before, Ordering::AcqRel);
+            return Ok(());
+        }
+        books.take(before - budget.0).map_err(|free| BudgetInUse {
+            asked: budget,
+            used: Bytes(before - free),
+            budget: Bytes(before),
+        })?;
+        books.budget.store(budget.0, Ordering::Release);
+        Ok(())
+    }
+
+    /// The whole budget at this moment.
     pub fn budget(&self) -> Bytes {
-        Bytes(self.0.budget)
+        Bytes(self.0.budget.load(Ordering::Acquire))
     }
 
     /// Bytes reserved now.
@@ -137,7 +196,7 @@ impl Ledger {
 
     /// Bytes that can still be reserved.
     pub fn free(&self) -> Bytes {
-        self.budget().saturating_sub(self.used())
+        Bytes(self.0.free.load(Ordering::Acquire))
     }
 
     /// Bytes reserved now for `purpose`.
@@ -211,6 +270,7 @@ impl Drop for Reservation {
         let books = &*self.ledger.0;
         books.used_for[self.purpose.index()].fetch_sub(self.bytes, Ordering::AcqRel);
         books.used.fetch_sub(self.bytes, Ordering::AcqRel);
+        books.free.fetch_add(self.bytes, Ordering::AcqRel);
     }
 }
 
@@ -240,6 +300,29 @@ mod tests {
         let _none = ledger.reserve(Purpose::Scratch, Bytes::ZERO).expect("nothing always fits");
         ledger.reserve(Purpose::Scratch, Bytes(1)).expect_err("one byte too many");
         ledger.reserve(Purpose::Scratch, Bytes::MAX).expect_err("no overflow");
+    }
+
+    #[test]
+    fn a_budget_changes_unless_more_is_in_use() {
+        let ledger = Ledger::new(Bytes::from_mib(100));
+        let held = ledger.reserve(Purpose::ExpertSlots, Bytes::from_mib(70)).expect("fits");
+        let error = ledger.set_budget(Bytes::from_mib(69)).expect_err("more is in use");
+        assert_eq!(
+            error.to_string(),
+            "the budget cannot become 69.0 MiB (72351744 bytes): 70.0 MiB (73400320 bytes) are in use, and it stays at \
+             100.0 MiB; give memory back first or ask for at least 73400320 bytes"
+        );
+        assert_eq!((ledger.budget(), ledger.free()), (Bytes::from_mib(100), Bytes::from_mib(30)));
+        ledger.set_budget(Bytes::from_mib(70)).expect("exactly what is in use");
+        ledger.reserve(Purpose::Scratch, Bytes(1)).expect_err("nothing is free");
+        drop(held);
+        assert_eq!((ledger.used(), ledger.free()), (Bytes::ZERO, Bytes::from_mib(70)));
+        ledger.set_budget(Bytes::MAX).expect("raising always works");
+        let most = ledger.reserve(Purpose::Scratch, Bytes::MAX).expect("never refuses");
+        ledger.set_budget(Bytes::from_mib(1)).expect_err("all is in use");
+        drop(most);
+        ledger.set_budget(Bytes::ZERO).expect("nothing is in use");
+        ledger.reserve(Purpose::Scratch, Bytes(1)).expect_err("nothing may be used");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! A check followed by a charge lets two threads through where one fits. Threads reserve, split and drop at random
 //! while the sum of what they really hold is kept beside the ledger; the budget must never be passed, the peak must be
-//! a sum that occurred, and nothing may be left at the end.
+//! a sum that occurred, and nothing may be left at the end. The same while somebody changes the budget: a check of the
+//! old budget followed by a charge under the new one would let more be held than the new one allows.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use coldpress_memory::{Buffer, Bytes, Ledger, Purpose};
 use proptest::prelude::*;
@@ -63,6 +64,78 @@ fn concurrent_reservations_stay_within_the_budget() {
     assert!(refused.into_inner() > 0, "the budget was never reached: the test shows nothing");
     assert_eq!(ledger.used(), Bytes::ZERO);
     assert!(Purpose::ALL.iter().all(|purpose| ledger.used_for(*purpose) == Bytes::ZERO));
+}
+
+/// Threads reserve and drop at random until `done`; `held` never shows more than they hold.
+fn hold_and_drop(ledger: &Ledger, held: &AtomicU64, done: &AtomicBool, seed: u64) {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut mine = Vec::new();
+    while !done.load(Ordering::SeqCst) {
+        if next(&mut state).is_multiple_of(2) && !mine.is_empty() {
+            let index = next(&mut state) as usize % mine.len();
+            let reservation: coldpress_memory::Reservation = mine.swap_remove(index);
+            held.fetch_sub(reservation.bytes().0, Ordering::SeqCst);
+        } else if let Ok(reservation) = ledger.reserve(Purpose::ExpertSlots, Bytes(next(&mut state) % 200)) {
+            held.fetch_add(reservation.bytes().0, Ordering::SeqCst);
+            mine.push(reservation);
+        }
+    }
+    for reservation in mine {
+        held.fetch_sub(reservation.bytes().0, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn concurrent_reservations_stay_within_a_budget_that_changes() {
+    let ledger = Ledger::new(Bytes(BUDGET));
+    let (held, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (mut lowered, mut refused, mut passed) = (0, 0, 0);
+    std::thread::scope(|scope| {
+        for thread in 1..=4_u64 {
+            let (ledger, held, done) = (&ledger, &held, &done);
+            scope.spawn(move || hold_and_drop(ledger, held, done, thread));
+        }
+        let mut state = 0x1234_5678_9abc_def1;
+        for _ in 0..20_000 {
+            let before = ledger.budget();
+            let asked = Bytes(next(&mut state) % BUDGET);
+            match ledger.set_budget(asked) {
+                Ok(()) => lowered += u64::from(asked < before),
+                Err(error) => {
+                    refused += 1;
+                    passed += u64::from(error.used <= asked || error.budget != before || asked >= before);
+                }
+            }
+            // From here on the budget is ours until the next change; whoever still gets through is seen now.
+            let budget = ledger.budget().0;
+            for _ in 0..20 {
+                passed += u64::from(held.load(Ordering::SeqCst) > budget);
+            }
+        }
+        // Threads end before anything is asserted, or a failure would wait for them without end.
+        done.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(passed, 0, "more was held than the budget of that moment allowed, or a refusal was wrong");
+    assert!(lowered > 100 && refused > 100, "{lowered} lowered, {refused} refused: the test shows nothing");
+    assert_eq!((ledger.used(), ledger.free()), (Bytes::ZERO, ledger.budget()));
+}
+
+#[test]
+fn budgets_set_by_several_threads_add_up_in_the_end() {
+    let ledger = Ledger::new(Bytes(BUDGET));
+    std::thread::scope(|scope| {
+        for thread in 1..=4_u64 {
+            let ledger = &ledger;
+            scope.spawn(move || {
+                let mut state = thread.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                for _ in 0..20_000 {
+                    ledger.set_budget(Bytes(next(&mut state) % BUDGET)).expect("nothing is in use");
+                }
+            });
+        }
+    });
+    assert_eq!(ledger.free(), ledger.budget());
+    assert!(ledger.budget().0 < BUDGET);
 }
 
 proptest! {

@@ -11,7 +11,6 @@ use rustix::fs::{Advice, AtFlags, OFlags, StatxFlags};
 
 use super::direct::{DIRECT_ALIGNMENT_DEFAULT, Support};
 use super::{ProcessMemory, ReleaseMode};
-use crate::Bytes;
 
 pub(super) fn open_for_direct(path: &Path) -> io::Result<(File, Support)> {
     open_as(OpenOptions::new().read(true), path)
@@ -110,40 +109,5 @@ pub(super) fn sync_file(file: &File) -> io::Result<()> {
 }
 
 pub(super) fn process_memory() -> io::Result<ProcessMemory> {
-    Ok(parse_status(&std::fs::read_to_string("/proc/self/status")?))
-}
-
-/// Reads the `kB` lines of `/proc/<pid>/status`; a line the kernel does not have counts as zero.
-fn parse_status(status: &str) -> ProcessMemory {
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-        Bytes(kib.unwrap_or(0).saturating_mul(1024))
-    };
-    ProcessMemory {
-        rss: field("VmRSS"),
-        anon: field("RssAnon"),
-        file: field("RssFile"),
-        shared: field("RssShmem"),
-        swapped: field("VmSwap"),
-        peak_rss: field("VmHWM"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn status_lines_become_bytes() {
-        let status = "Name:\tcat\nVmHWM:\t    1724 kB\nVmRSS:\t    1700 kB\nRssAnon:\t     112 kB\n\
-                      RssFile:\t    1588 kB\nRssShmem:\t       0 kB\nVmSwap:\t       8 kB\n";
-        let memory = parse_status(status);
-        assert_eq!(memory.peak_rss, Bytes::from_kib(1724));
-        assert_eq!(memory.rss, Bytes::from_kib(1700));
-        assert_eq!(memory.anon, Bytes::from_kib(112));
-        assert_eq!(memory.file, Bytes::from_kib(1588));
-        assert_eq!(memory.swapped, Bytes::from_kib(8));
-        assert_eq!(parse_status(""), ProcessMemory::default());
-    }
+    Ok(ProcessMemory::from_status(&std::fs::read_to_string("/proc/self/status")?))
 }

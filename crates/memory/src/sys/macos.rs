@@ -125,6 +125,11 @@ pub(crate) fn host_memory() -> io::Result<(Bytes, Bytes)> {
     Ok((physical, available))
 }
 
+/// How short of memory the system says it is, as the numbers of `DISPATCH_MEMORYPRESSURE_*`: 1 normal, 2 warning, 4 critical.
+pub(crate) fn memory_pressure_level() -> io::Result<u64> {
+    sysctl_integer(c"kern.memorystatus_vm_pressure_level")
+}
+
 /// The smaller of the limits on address space and on data.
 pub(crate) fn address_space_limit() -> Option<Bytes> {
     use rustix::process::{Resource, getrlimit};

@@ -35,7 +35,9 @@ pub use direct::{
 pub use file_mapping::{FAULT_AROUND_BYTES, FileMapping, ReleaseMode};
 pub(crate) use mapping::Mapping;
 #[cfg(target_os = "macos")]
-pub(crate) use platform::{address_space_limit, host_memory, mounted, process_limits, swap};
+pub(crate) use platform::{
+    address_space_limit, host_memory, memory_pressure_level, mounted, process_limits, swap,
+};
 
 /// Size of a memory page in bytes: 4096 on x86-64, 16384 on Apple machines.
 pub fn page_size() -> usize {
@@ -58,6 +60,25 @@ pub struct ProcessMemory {
     pub swapped: Bytes,
     /// Largest `rss` so far.
     pub peak_rss: Bytes,
+}
+
+impl ProcessMemory {
+    /// Reads the `kB` lines of `/proc/<pid>/status`; a line the kernel does not have counts as zero.
+    pub(crate) fn from_status(status: &str) -> Self {
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+            Bytes(kib.unwrap_or(0).saturating_mul(1024))
+        };
+        Self {
+            rss: field("VmRSS"),
+            anon: field("RssAnon"),
+            file: field("RssFile"),
+            shared: field("RssShmem"),
+            swapped: field("VmSwap"),
+            peak_rss: field("VmHWM"),
+        }
+    }
 }
 
 /// The memory figures of this process now.
@@ -135,4 +156,22 @@ pub fn free_disk_space(path: &Path) -> io::Result<Bytes> {
 pub fn disk_size(path: &Path) -> io::Result<Bytes> {
     let figures = rustix::fs::statvfs(path)?;
     Ok(Bytes(figures.f_blocks.saturating_mul(figures.f_frsize)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_lines_become_bytes() {
+        let status = "Name:\tcat\nVmHWM:\t    1724 kB\nVmRSS:\t    1700 kB\nRssAnon:\t     112 kB\n\
+                      RssFile:\t    1588 kB\nRssShmem:\t       0 kB\nVmSwap:\t       8 kB\n";
+        let memory = ProcessMemory::from_status(status);
+        assert_eq!(memory.peak_rss, Bytes::from_kib(1724));
+        assert_eq!(memory.rss, Bytes::from_kib(1700));
+        assert_eq!(memory.anon, Bytes::from_kib(112));
+        assert_eq!(memory.file, Bytes::from_kib(1588));
+        assert_eq!(memory.swapped, Bytes::from_kib(8));
+        assert_eq!(ProcessMemory::from_status(""), ProcessMemory::default());
+    }
 }
