@@ -4,6 +4,7 @@
 //! this; the library reads neither.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use coldpress_experts::{PolicyKind, ReadAheadMode, ReaderChoice, SPLIT_MAX};
 use coldpress_kernels::Isa;
@@ -13,6 +14,7 @@ use coldpress_model::KvType;
 use coldpress_workers::THREADS_MAX;
 
 use crate::error::EngineError;
+use crate::keeper::IdleRelease;
 
 /// Who holds the bytes of the routed experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
@@ -224,6 +226,7 @@ pub struct LoadConfiguration {
     pub(crate) force_mode: ForceMode,
     pub(crate) split: Option<usize>,
     pub(crate) disk_probe: Option<PathBuf>,
+    pub(crate) idle: Option<(Duration, IdleRelease)>,
 }
 
 impl LoadConfiguration {
@@ -362,6 +365,13 @@ impl LoadConfiguration {
     #[must_use]
     pub fn disk_probe(mut self, folder: PathBuf) -> Self {
         self.disk_probe = Some(folder);
+        self
+    }
+
+    /// What is given back after how long without a request. Default: nothing.
+    #[must_use]
+    pub fn idle_release(mut self, after: Duration, release: IdleRelease) -> Self {
+        self.idle = Some((after, release));
         self
     }
 

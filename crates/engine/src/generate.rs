@@ -12,6 +12,7 @@ use coldpress_model::{
 use coldpress_text::DecodeOptions;
 
 use crate::error::EngineError;
+use crate::keeper::{Place, lock};
 use crate::runtime::Runtime;
 use crate::sampling::{Sampler, Sampling};
 
@@ -148,8 +149,11 @@ impl GenerateObserver for Silent {}
 
 /// One conversation.
 pub struct Session {
-    pub(crate) cache: KvCache,
-    pub(crate) tokens: Vec<u32>,
+    /// With the session while the runtime computes for it, else in `place`, where the keeper can give it back.
+    cache: Option<KvCache>,
+    place: Place<KvCache>,
+    context: usize,
+    tokens: Vec<u32>,
 }
 
 impl Session {
@@ -160,7 +164,7 @@ impl Session {
 
     /// Positions the session can hold.
     pub fn context(&self) -> usize {
-        self.cache.context()
+        self.context
     }
 
     /// Forgets everything.
@@ -170,8 +174,7 @@ impl Session {
 
     /// Keeps the first `length` ids and forgets the others; a longer length changes nothing.
     pub fn truncate(&mut self, length: usize) {
-        let length = length.min(self.tokens.len());
-        self.cache.truncate(length);
+        // The cache itself follows when it is next computed with.
         self.tokens.truncate(length);
     }
 }
@@ -206,9 +209,33 @@ impl Runtime {
     /// The budget has no room for another cache.
     pub fn session(&mut self) -> Result<Session, EngineError> {
         let context = self.report.plan.context as usize;
-        let cache = KvCache::new(&self.ledger, self.model.spec(), self.configuration.kv_type, context)
-            .map_err(EngineError::Forward)?;
-        Ok(Session { cache, tokens: Vec::with_capacity(context) })
+        let place = Place::default();
+        *lock(&place) = Some(self.new_cache()?);
+        self.keeper.knows(&place);
+        Ok(Session { cache: None, place, context, tokens: Vec::with_capacity(context) })
+    }
+
+    fn new_cache(&self) -> Result<KvCache, EngineError> {
+        let context = self.report.plan.context as usize;
+        KvCache::new(&self.ledger, self.model.spec(), self.configuration.kv_type, context)
+            .map_err(EngineError::Forward)
+    }
+
+    /// Makes the session's cache hold what its tokens say. A cache that was given back while nothing happened is made anew, and
+    /// the session has forgotten its tokens.
+    fn bring_cache(&self, session: &mut Session) -> Result<(), EngineError> {
+        let rested = lock(&session.place).take();
+        let mut cache = match session.cache.take().or(rested) {
+            Some(cache) => cache,
+            None => {
+                self.keeper.knows(&session.place);
+                session.tokens.clear();
+                self.new_cache()?
+            }
+        };
+        cache.truncate(session.tokens.len());
+        session.cache = Some(cache);
+        Ok(())
     }
 
     /// Answers `prompt`, which replaces what the session held except for a common beginning.
@@ -224,6 +251,20 @@ impl Runtime {
         observer: &mut dyn GenerateObserver,
     ) -> Result<Generation, EngineError> {
         let started = Instant::now();
+        let answer = self.wake().and_then(|()| self.answer(started, session, prompt, options, observer));
+        *lock(&session.place) = session.cache.take();
+        self.rest();
+        answer
+    }
+
+    fn answer(
+        &mut self,
+        started: Instant,
+        session: &mut Session,
+        prompt: &[u32],
+        options: &GenerateOptions,
+        observer: &mut dyn GenerateObserver,
+    ) -> Result<Generation, EngineError> {
         self.clock.restart();
         options.sampling.validate().map_err(EngineError::BadOption)?;
         if prompt.is_empty() {
@@ -235,10 +276,12 @@ impl Runtime {
             return Err(EngineError::PromptTooLong { prompt: prompt.len(), context: session.context() });
         }
         self.check_files()?;
+        self.bring_cache(session)?;
         let common = session.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // The last prompt token is computed in any case: its logits choose the first token of the answer.
         let cached = common.min(prompt.len() - 1);
         session.truncate(cached);
+        session.cache.as_mut().expect("brought before").truncate(cached);
         self.sampler.restart(options.sampling, prompt);
 
         let mut answer = Generation::begin(prompt.len(), cached, options.max_tokens.min(session.context()));
@@ -297,11 +340,13 @@ impl Runtime {
         observer: &mut dyn GenerateObserver,
     ) -> Result<Option<Option<u32>>, EngineError> {
         let Self { workers, model, kernels, experts, scratch, sampler, clock, .. } = self;
+        let scratch = scratch.as_mut().expect("a runtime is awake while it computes");
+        let cache = session.cache.as_mut().expect("brought before the first step");
         let mut step = Step { observer, sampler, prefill, chosen: None };
         let result = workers.enter(|team| {
             let experts = experts.as_mut();
             let mut engine = ForwardEngine { team, kernels: *kernels, experts, scratch, clock };
-            let segment = Segment { tokens, cache: &mut session.cache, logits };
+            let segment = Segment { tokens, cache: &mut *cache, logits };
             model.forward(&mut engine, &mut [segment], &mut step)
         });
         match result {
@@ -374,12 +419,26 @@ impl Runtime {
         sink: &mut dyn FnMut(usize, &[f32]) -> bool,
     ) -> Result<(), EngineError> {
         self.check_files()?;
+        self.wake()?;
+        let result = self.teacher_forced(tokens, sink);
+        self.rest();
+        result
+    }
+
+    fn teacher_forced(
+        &mut self,
+        tokens: &[u32],
+        sink: &mut dyn FnMut(usize, &[f32]) -> bool,
+    ) -> Result<(), EngineError> {
         let mut session = self.session()?;
+        self.bring_cache(&mut session)?;
         if tokens.len() > session.context() {
             return Err(EngineError::PromptTooLong { prompt: tokens.len(), context: session.context() });
         }
         let chunk = self.report.plan.chunk_tokens as usize;
         let Self { workers, model, kernels, experts, scratch, clock, .. } = self;
+        let scratch = scratch.as_mut().expect("a runtime is awake while it computes");
+        let cache = session.cache.as_mut().expect("brought before");
         for (index, tokens) in tokens.chunks(chunk).enumerate() {
             let mut collect = Collect { first: index * chunk, sink: &mut *sink, go_on: true };
             let (experts, scratch, model) = (experts.as_mut(), &mut *scratch, &mut *model);
@@ -387,7 +446,7 @@ impl Runtime {
             workers
                 .enter(|team| {
                     let mut engine = ForwardEngine { team, kernels: *kernels, experts, scratch, clock };
-                    let segment = Segment { tokens, cache: &mut session.cache, logits: LogitsWanted::All };
+                    let segment = Segment { tokens, cache: &mut *cache, logits: LogitsWanted::All };
                     model.forward(&mut engine, &mut [segment], &mut collect)
                 })
                 .map_err(EngineError::Forward)?;

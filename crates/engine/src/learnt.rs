@@ -236,12 +236,13 @@ impl Runtime {
     /// # Errors
     /// The folder cannot be written.
     pub fn save_hotlist(&self) -> Result<(), EngineError> {
-        let (Some(folder), Some(store)) = (&self.configuration.hotlists, &self.experts) else {
+        let hotlist = self.with_store(|store| store.hotlist(&self.earlier_hotlist));
+        let (Some(folder), Some(hotlist)) = (&self.configuration.hotlists, hotlist) else {
             return Ok(());
         };
         let fingerprint = self.fingerprint()?;
         let path = place(folder, &fingerprint, HOTLIST_EXTENSION);
-        let bytes = store.hotlist(&self.earlier_hotlist).to_bytes(&fingerprint);
+        let bytes = hotlist.to_bytes(&fingerprint);
         write(folder, &path, &bytes)
             .map_err(|error| EngineError::BadOutput { path, reason: format!("cannot be written: {error}") })
     }

@@ -28,6 +28,7 @@ mod files;
 mod forecast;
 mod generate;
 mod inspect;
+mod keeper;
 mod learnt;
 mod machine;
 mod packs;
@@ -69,6 +70,7 @@ pub use files::begins_with;
 pub use forecast::{DiskRoom, Forecast, ForecastRequest, WhatIf, forecast};
 pub use generate::{FinishReason, GenerateObserver, GenerateOptions, Generation, Session, Silent};
 pub use inspect::{Inspection, inspect, model_file_bytes};
+pub use keeper::{IdleRelease, LiveStatus, RuntimeHandle};
 pub use learnt::{PolicyChoice, PrefetchChoice, Profile};
 pub use machine::{
     FormatKernel, InstructionSet, Int8Rate, MachineReport, ReadBandwidth, ReaderReport, examine,

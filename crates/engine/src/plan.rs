@@ -23,6 +23,7 @@ use coldpress_workers::WORKER_STACK_BYTES;
 use crate::configuration::{ForceMode, LoadConfiguration, PackUse, Residency};
 use crate::disk_tuning::Reading;
 use crate::error::EngineError;
+use crate::keeper::SlotPlan;
 use crate::learnt::PolicyChoice;
 use crate::packs;
 use crate::sampling::Sampler;
@@ -119,6 +120,19 @@ pub(crate) struct Prepared {
     pub room: Room,
     /// Findings that the user should see, such as a pack that cannot be used.
     pub notes: Vec<String>,
+}
+
+/// What the keeper has to know about expert slots.
+pub(crate) fn slot_plan(prepared: &Prepared, configuration: &LoadConfiguration) -> SlotPlan {
+    let plan = &prepared.report.plan;
+    let record_bytes =
+        Geometry::new(&prepared.spec.experts).map_or(0, |geometry| geometry.record_bytes_max());
+    let fewest = (prepared.spec.experts_per_token() as u64 + READ_AHEAD_SLOTS).min(plan.slot_count);
+    SlotPlan {
+        min: Bytes(fewest * record_bytes as u64).min(plan.slots),
+        planned: plan.slots,
+        fixed: configuration.slots.is_some() || configuration.cold_fraction.is_some(),
+    }
 }
 
 /// The plan for a model file under a configuration; what [`crate::Runtime::load`] would use.

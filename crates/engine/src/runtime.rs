@@ -3,7 +3,7 @@
 //! [`Runtime::load`] is the one way in: plan first (refusals come before weights are read), then the ledger, then every
 //! part in the order of the plan. The runtime owns the parts; a [`Session`](crate::Session) owns its KV cache.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -23,8 +23,9 @@ use coldpress_workers::Workers;
 use crate::configuration::{LoadConfiguration, Residency};
 use crate::disk_tuning;
 use crate::error::EngineError;
+use crate::keeper::{Keeper, RuntimeHandle};
 use crate::packs;
-use crate::plan::{LOGIT_ROWS, PlanReport, Prepared, dense_piece_bytes, prepare};
+use crate::plan::{LOGIT_ROWS, PlanReport, Prepared, dense_piece_bytes, prepare, slot_plan};
 use crate::sampling::Sampler;
 use crate::timeline::Recorder;
 use crate::vocabulary;
@@ -117,8 +118,9 @@ pub struct Runtime {
     pub(crate) workers: Workers,
     pub(crate) kernels: Kernels,
     pub(crate) model: Model,
+    /// Here while the runtime computes, else with the keeper; so are the scratch and the model's weights.
     pub(crate) experts: Option<ExpertStore>,
-    pub(crate) scratch: Scratch,
+    pub(crate) scratch: Option<Scratch>,
     pub(crate) sampler: Sampler,
     pub(crate) clock: PhaseClock,
     /// What looks for a typical token, if somebody asks for its timeline.
@@ -133,6 +135,12 @@ pub struct Runtime {
     peak_anon: Bytes,
     /// What earlier runs used, if it is remembered.
     pub(crate) earlier_hotlist: Hotlist,
+    pub(crate) keeper: Keeper,
+    /// Whether the heavy parts are here.
+    pub(crate) awake: bool,
+    /// Counted by stores that were given back.
+    pub(crate) counted_before: ExpertStatistics,
+    path: PathBuf,
     _fixed: Reservation,
 }
 
@@ -171,13 +179,10 @@ impl Runtime {
         }
         let weights = load_dense(&prepared, configuration, &ledger, observer)?;
         let experts = open_experts(&mut prepared, configuration, &ledger, &workers, observer)?;
-        let shape = ScratchShape {
-            rows: prepared.report.plan.chunk_tokens as usize,
-            logit_rows: LOGIT_ROWS,
-            threads: prepared.report.threads,
-        };
-        let scratch = Scratch::new(&ledger, &prepared.spec, shape).map_err(EngineError::Forward)?;
+        let scratch = new_scratch(&ledger, &prepared.spec, &prepared.report)?;
         let sampler = Sampler::new(&ledger, prepared.spec.vocabulary)?;
+        let keeper = Keeper::start(&ledger, &memory, slot_plan(&prepared, configuration), configuration.idle);
+        keeper.steer(experts.as_ref());
         let mut runtime = Self {
             configuration: configuration.clone(),
             report: prepared.report,
@@ -186,7 +191,7 @@ impl Runtime {
             kernels: prepared.kernels,
             model: Model::new(prepared.spec, weights),
             experts,
-            scratch,
+            scratch: Some(scratch),
             sampler,
             clock: PhaseClock::start(),
             timeline: None,
@@ -198,9 +203,14 @@ impl Runtime {
             sampled_rss: Bytes::ZERO,
             peak_anon: Bytes::ZERO,
             earlier_hotlist: Hotlist::default(),
+            keeper,
+            awake: true,
+            counted_before: ExpertStatistics::default(),
+            path: path.to_owned(),
             _fixed: fixed,
         };
         runtime.warm(observer);
+        runtime.rest();
         Ok(runtime)
     }
 
@@ -273,16 +283,83 @@ impl Runtime {
         self.tokenizer.encode_chat(template, messages, &options).map_err(EngineError::Template)
     }
 
+    /// Watches and steers this runtime from other threads.
+    pub fn handle(&self) -> RuntimeHandle {
+        self.keeper.handle()
+    }
+
+    /// Takes the heavy parts back from the keeper, and loads again what was given back meanwhile.
+    pub(crate) fn wake(&mut self) -> Result<(), EngineError> {
+        let Some(parked) = self.keeper.unpark() else { return Ok(()) };
+        self.experts = parked.experts;
+        self.scratch = parked.scratch;
+        match parked.weights {
+            Some(weights) => {
+                self.model.put_weights(weights);
+                self.awake = true;
+                Ok(())
+            }
+            None => self.load_again(parked.hotlist, parked.counted),
+        }
+    }
+
+    /// Everything but tokenizer and program was given back: loads it as it was.
+    fn load_again(&mut self, hotlist: Option<Hotlist>, counted: ExpertStatistics) -> Result<(), EngineError> {
+        let result = self.load_parts();
+        if result.is_err() {
+            // The next request tries again.
+            self.scratch = None;
+            self.experts = None;
+            self.keeper.park_nothing();
+            return result;
+        }
+        self.counted_before = self.counted_before.and(&counted);
+        self.awake = true;
+        if let (Some(store), Some(hotlist)) = (&mut self.experts, hotlist) {
+            // What cannot be read now is read, or reported, when it is asked for.
+            let _ = self.workers.enter(|team| store.warm(team, &hotlist, || true));
+            self.earlier_hotlist = hotlist;
+        }
+        Ok(())
+    }
+
+    fn load_parts(&mut self) -> Result<(), EngineError> {
+        self.check_files()?;
+        let mut prepared = prepare(&self.path, &self.configuration)?;
+        prepared.report = self.report.clone();
+        let weights = load_dense(&prepared, &self.configuration, &self.ledger, &mut crate::Silent)?;
+        self.scratch = Some(new_scratch(&self.ledger, &prepared.spec, &prepared.report)?);
+        let (ledger, workers) = (&self.ledger, &self.workers);
+        self.experts = open_experts(&mut prepared, &self.configuration, ledger, workers, &mut crate::Silent)?;
+        self.model.put_weights(weights);
+        self.keeper.steer(self.experts.as_ref());
+        Ok(())
+    }
+
+    /// Leaves the heavy parts with the keeper until the next request.
+    pub(crate) fn rest(&mut self) {
+        if std::mem::replace(&mut self.awake, false) {
+            self.keeper.park(self.experts.take(), self.scratch.take(), self.model.take_weights());
+        }
+    }
+
+    /// Looks at the expert store, wherever it is.
+    pub(crate) fn with_store<R>(&self, look: impl FnOnce(&ExpertStore) -> R) -> Option<R> {
+        match &self.experts {
+            Some(store) => Some(look(store)),
+            None => self.keeper.parked_store(look),
+        }
+    }
+
     /// Figures of this moment.
     pub fn status(&self) -> Status {
         let usage = self.memory.read().unwrap_or_default();
-        let experts = self.experts.as_ref();
         Status {
             plan: self.report.clone(),
-            policy: experts.map_or("none", ExpertStore::policy_name),
-            reader: experts.map_or("none", ExpertStore::reader_name),
+            policy: self.with_store(ExpertStore::policy_name).unwrap_or("none"),
+            reader: self.with_store(ExpertStore::reader_name).unwrap_or("none"),
             ledger: self.ledger.snapshot(),
-            experts: experts.map(ExpertStore::statistics),
+            experts: self.with_store(ExpertStore::statistics).map(|now| now.and(&self.counted_before)),
             peak: PeakMemory {
                 rss: if usage.process.peak_rss > self.peak_rss_before {
                     usage.process.peak_rss
@@ -304,6 +381,15 @@ impl Runtime {
             self.peak_anon = self.peak_anon.max(usage.process.anon);
         }
     }
+}
+
+fn new_scratch(ledger: &Ledger, spec: &ModelSpec, report: &PlanReport) -> Result<Scratch, EngineError> {
+    let shape = ScratchShape {
+        rows: report.plan.chunk_tokens as usize,
+        logit_rows: LOGIT_ROWS,
+        threads: report.threads,
+    };
+    Scratch::new(ledger, spec, shape).map_err(EngineError::Forward)
 }
 
 fn load_dense(

@@ -205,12 +205,14 @@ impl Runtime {
     ) -> Result<(), EngineError> {
         self.check_files()?;
         let mut prepared = prepare(&self.files[0].path, configuration)?;
+        self.wake()?;
         self.experts = None;
         if measure_disk {
             disk_tuning::tune_again(&mut prepared, configuration, &self.ledger);
         }
         let mut quiet = Quiet(observer);
         self.experts = open_experts(&mut prepared, configuration, &self.ledger, &self.workers, &mut quiet)?;
+        self.keeper.steer(self.experts.as_ref());
         self.report = prepared.report;
         self.configuration = configuration.clone();
         Ok(())

@@ -10,10 +10,11 @@
 //!  pack file, mapped ---------- verify ------------------> kernels, in place
 //! ```
 //!
-//! Read in this order: [`record`], [`slots`], [`store`] with its visits, `loader`, `reading`, [`reader`], [`pack`], [`policy`].
+//! Read in this order: [`record`], [`slots`], [`store`] with its visits, `loader`, `reading`, [`reader`], [`pack`], [`policy`], `resize`.
 #![deny(unsafe_code)]
 
 mod ahead;
+mod control;
 mod error;
 mod geometry;
 mod hotlist;
@@ -21,6 +22,8 @@ mod loader;
 mod mapped;
 mod prefault;
 mod reading;
+mod resize;
+mod slabs;
 mod source;
 mod stream;
 mod timeline;
@@ -36,6 +39,7 @@ pub mod store;
 pub mod trace;
 
 pub use ahead::{Guess, ReadAheadMode};
+pub use control::{StoreControl, StoreFigures};
 pub use error::{ExpertError, PackFault, RecordFault};
 pub use geometry::{
     ExpertKey, ExpertOffsets, Geometry, LayerExperts, MATRIX_ALIGNMENT, MatrixPlace, Projection,

@@ -3,10 +3,10 @@
 //! Fresh pages cost the system time: each is cleared before anyone sees it, two megabytes at a time with huge pages. Without
 //! help that time is spent where records land, by the thread that computes. A thread of its own stays ahead of the slots in
 //! use, while they wait for the disk, and sleeps otherwise. It goes no further than a fixed way ahead, so that a short prompt
-//! does not make the system find all the memory of a large budget.
+//! does not make the system find all the memory of a large budget. Memory that is given back meanwhile is passed over.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use coldpress_memory::Buffer;
@@ -31,23 +31,28 @@ pub(crate) struct Prefault {
 }
 
 impl Prefault {
-    /// Starts with the beginning of `buffer`. Where the system gives no thread or has no such call, memory comes with its
-    /// first touch.
-    pub(crate) fn start(buffer: Arc<Buffer>) -> Self {
-        let bytes = buffer.len();
+    /// Starts with the beginning of the first of `buffers`, which are filled in this order. Where the system gives no thread
+    /// or has no such call, memory comes with its first touch.
+    pub(crate) fn start(buffers: Vec<Weak<Buffer>>) -> Self {
+        let length = |buffer: &Weak<Buffer>| buffer.upgrade().map_or(0, |buffer| buffer.len());
+        let bytes = buffers.iter().map(length).sum();
         let shared = Arc::new(Shared { wanted: AtomicUsize::new(AHEAD), stop: AtomicBool::new(false) });
         let theirs = Arc::clone(&shared);
         let work = move || {
-            let mut done = 0;
-            while !theirs.stop.load(Ordering::Relaxed) && done < bytes {
+            let (mut done, mut buffers) = (0, buffers.into_iter());
+            let mut current = buffers.next();
+            let mut within = 0;
+            while !theirs.stop.load(Ordering::Relaxed) {
+                let Some(buffer) = &current else { return };
                 if done >= theirs.wanted.load(Ordering::Acquire) {
                     std::thread::park();
                     continue;
                 }
-                if buffer.populate(done..done + STEP).is_err() {
-                    return;
+                let left = buffer.upgrade().map_or(0, |buffer| populate(&buffer, within));
+                (done, within) = (done + left, within + left);
+                if left == 0 {
+                    (current, within) = (buffers.next(), 0);
                 }
-                done += STEP;
             }
         };
         let builder = std::thread::Builder::new().name("coldpress-memory".to_owned()).stack_size(STACK_BYTES);
@@ -63,6 +68,13 @@ impl Prefault {
             thread.thread().unpark();
         }
     }
+}
+
+/// Finds memory for the next step of `buffer` from `from` on. Returns how far it went: 0 at the end, or when the system does
+/// not want to.
+fn populate(buffer: &Buffer, from: usize) -> usize {
+    let end = (from + STEP).min(buffer.len());
+    if from < end && buffer.populate(from..end).is_ok() { end - from } else { 0 }
 }
 
 impl Drop for Prefault {

@@ -1,17 +1,19 @@
 //! Slots: memory for records, and who may touch it when.
 //!
 //! ```text
-//!            BeginLoad              Land                Pin / Unpin
-//!     Free ------------> Loading ----------> Resident{pins} <--+
-//!      ^ ^                  |                   |    |         |
-//!      | +------ Abandon ---+                   |    +---------+
-//!      +------------------- Evict (pins = 0) ---+
+//!                 BeginLoad              Land                Pin / Unpin
+//!          Free ------------> Loading ----------> Resident{pins} <--+
+//!          | ^ ^                 |                   |    |         |
+//!   Retire | | +----- Abandon ---+                   |    +---------+
+//!          v | +------------------ Evict (pins = 0) --+
+//!         Absent (Restore leads back to Free)
 //! ```
 //!
 //! Ownership does the work: a slot *has* its [`SlotMemory`] only while it is free or resident. A load takes the memory
 //! out, the read request owns it, and only the completion brings it back. So a slot in flight can be neither read nor
 //! refilled, and memory that the operating system may still write to cannot be freed, whatever is dropped or panics.
 //! Reads of parts of a record own parts of the memory, cut and joined again; each byte has one owner at any time.
+//! An absent slot has no memory: it was given back, and may come again (`resize`).
 //! A place is a slot without memory of its own: its record lies in a mapped file.
 //! Knows no files, no policy and no order of use. The only unsafe code is [`SlotMemory`]: one buffer cut into pieces.
 #![allow(unsafe_code)]
@@ -126,6 +128,8 @@ impl DerefMut for SlotMemory {
 /// What a slot is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
+    /// Does not exist at present.
+    Absent,
     /// Holds no record.
     Free,
     /// Its memory belongs to a read.
@@ -152,6 +156,10 @@ pub enum SlotEvent {
     Unpin,
     /// The record gives way.
     Evict,
+    /// The memory is given back.
+    Retire,
+    /// New memory is there.
+    Restore,
 }
 
 /// The next state of a slot: the only place that says what is legal.
@@ -159,8 +167,8 @@ pub enum SlotEvent {
 /// # Panics
 /// For every pair that is not drawn in the module header, naming state and event: the store has lost count.
 pub fn transition(state: SlotState, event: SlotEvent) -> SlotState {
-    use SlotEvent::{Abandon, BeginLoad, Evict, Land, Pin, Unpin};
-    use SlotState::{Free, Loading, Resident};
+    use SlotEvent::{Abandon, BeginLoad, Evict, Land, Pin, Restore, Retire, Unpin};
+    use SlotState::{Absent, Free, Loading, Resident};
     match (state, event) {
         (Free, BeginLoad) => Loading,
         (Loading, Land) => Resident { pins: 0 },
@@ -168,6 +176,8 @@ pub fn transition(state: SlotState, event: SlotEvent) -> SlotState {
         (Resident { pins }, Pin) if pins < u32::MAX => Resident { pins: pins + 1 },
         (Resident { pins }, Unpin) if pins > 0 => Resident { pins: pins - 1 },
         (Resident { pins: 0 }, Evict) => Free,
+        (Free, Retire) => Absent,
+        (Absent, Restore) => Free,
         (state, event) => panic!("slot event {event:?} is illegal in state {state:?}"),
     }
 }
@@ -177,7 +187,7 @@ struct Slot {
     state: SlotState,
     /// The record that is loading or resident.
     key: Option<ExpertKey>,
-    /// Present unless the slot is loading. Never present in a place.
+    /// There unless the slot is loading or absent. Never in a place.
     memory: Option<SlotMemory>,
 }
 
@@ -202,7 +212,7 @@ impl SlotTable {
         Self { slots: std::iter::repeat_with(free).take(count).collect(), places: true }
     }
 
-    /// Number of slots.
+    /// Number of slots, absent ones included.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
@@ -265,6 +275,20 @@ impl SlotTable {
         self.apply(slot, SlotEvent::Evict).key.take().expect("a resident slot has a key")
     }
 
+    /// Free -> Absent: gives the memory back.
+    pub fn retire(&mut self, slot: usize) {
+        self.apply(slot, SlotEvent::Retire).memory = None;
+    }
+
+    /// Absent -> Free, with new memory; `None` for a place. The slot after the last one is made first.
+    pub fn restore(&mut self, slot: usize, memory: Option<SlotMemory>) {
+        assert!(memory.is_none() == self.places, "a slot has memory, a place has none");
+        if slot == self.slots.len() {
+            self.slots.push(Slot { state: SlotState::Absent, key: None, memory: None });
+        }
+        self.apply(slot, SlotEvent::Restore).memory = memory;
+    }
+
     /// The bytes of a record in use.
     ///
     /// # Panics
@@ -302,26 +326,29 @@ impl SlotTable {
 mod tests {
     use super::*;
 
-    const EVENTS: [SlotEvent; 6] = [
+    const EVENTS: [SlotEvent; 8] = [
         SlotEvent::BeginLoad,
         SlotEvent::Land,
         SlotEvent::Abandon,
         SlotEvent::Pin,
         SlotEvent::Unpin,
         SlotEvent::Evict,
+        SlotEvent::Retire,
+        SlotEvent::Restore,
     ];
 
     /// Every pair of state and event, against a table written by hand (`None` = illegal).
     #[test]
     fn every_pair_of_state_and_event_is_as_drawn() {
-        use SlotState::{Free, Loading, Resident};
+        use SlotState::{Absent, Free, Loading, Resident};
         let pins = |pins| Some(Resident { pins });
-        let table: [(SlotState, [Option<SlotState>; 6]); 5] = [
-            (Free, [Some(Loading), None, None, None, None, None]),
-            (Loading, [None, pins(0), Some(Free), None, None, None]),
-            (Resident { pins: 0 }, [None, None, None, pins(1), None, Some(Free)]),
-            (Resident { pins: 1 }, [None, None, None, pins(2), pins(0), None]),
-            (Resident { pins: u32::MAX }, [None, None, None, None, pins(u32::MAX - 1), None]),
+        let table: [(SlotState, [Option<SlotState>; 8]); 6] = [
+            (Absent, [None, None, None, None, None, None, None, Some(Free)]),
+            (Free, [Some(Loading), None, None, None, None, None, Some(Absent), None]),
+            (Loading, [None, pins(0), Some(Free), None, None, None, None, None]),
+            (Resident { pins: 0 }, [None, None, None, pins(1), None, Some(Free), None, None]),
+            (Resident { pins: 1 }, [None, None, None, pins(2), pins(0), None, None, None]),
+            (Resident { pins: u32::MAX }, [None, None, None, None, pins(u32::MAX - 1), None, None, None]),
         ];
         for (state, row) in table {
             for (event, wanted) in EVENTS.into_iter().zip(row) {

@@ -9,14 +9,16 @@
 //! read belongs to the read (`slots`); after warm-up nothing here allocates. Read next: `loader`, `policy`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use coldpress_formats::SourceFile;
+use coldpress_memory::Ledger;
 use coldpress_memory::sys::ReleaseMode;
-use coldpress_memory::{Bytes, Ledger, Purpose, Reservation};
 use coldpress_workers::Team;
 
 use crate::ahead::{Ahead, Guess, ReadAheadMode};
+use crate::control::StoreControl;
 use crate::error::ExpertError;
 use crate::geometry::{ExpertKey, Geometry, LayerExperts};
 use crate::loader::{Destination, RecordLoader};
@@ -26,6 +28,7 @@ use crate::policy::{EvictionPolicy, PolicyKind};
 use crate::prefault::Prefault;
 use crate::reader::{ReaderChoice, open_reader};
 use crate::reading::{Origin, Reading, SPLIT_MAX, reads_per_record};
+use crate::slabs::Slabs;
 use crate::slots::{SlotMemory, SlotTable};
 use crate::source::{FileAccess, ModelSource};
 use crate::timeline::StoreTimeline;
@@ -125,27 +128,45 @@ pub struct ExpertStatistics {
 }
 
 impl ExpertStatistics {
+    /// What was counted by both: `self` and another store's.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
     /// What was counted after `earlier`, another reading of the same store.
+    #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
+        self.with(earlier, u64::saturating_sub)
+    }
+
+    fn with(&self, other: &Self, join: fn(u64, u64) -> u64) -> Self {
         Self {
-            hits: self.hits - earlier.hits,
-            misses: self.misses - earlier.misses,
-            evictions: self.evictions - earlier.evictions,
-            reads: self.reads - earlier.reads,
-            bytes_read: self.bytes_read - earlier.bytes_read,
-            device_bytes_read: self.device_bytes_read - earlier.device_bytes_read,
-            read_retries: self.read_retries - earlier.read_retries,
-            records_read_again: self.records_read_again - earlier.records_read_again,
-            lazy_reads: self.lazy_reads - earlier.lazy_reads,
-            lazy_writes: self.lazy_writes - earlier.lazy_writes,
-            prefetched: self.prefetched - earlier.prefetched,
-            prefetched_bytes: self.prefetched_bytes - earlier.prefetched_bytes,
-            prefetch_used: self.prefetch_used - earlier.prefetch_used,
-            prefetch_used_bytes: self.prefetch_used_bytes - earlier.prefetch_used_bytes,
-            disk_wait_us: self.disk_wait_us - earlier.disk_wait_us,
-            arrange_us: self.arrange_us - earlier.arrange_us,
+            hits: join(self.hits, other.hits),
+            misses: join(self.misses, other.misses),
+            evictions: join(self.evictions, other.evictions),
+            reads: join(self.reads, other.reads),
+            bytes_read: join(self.bytes_read, other.bytes_read),
+            device_bytes_read: join(self.device_bytes_read, other.device_bytes_read),
+            read_retries: join(self.read_retries, other.read_retries),
+            records_read_again: join(self.records_read_again, other.records_read_again),
+            lazy_reads: join(self.lazy_reads, other.lazy_reads),
+            lazy_writes: join(self.lazy_writes, other.lazy_writes),
+            prefetched: join(self.prefetched, other.prefetched),
+            prefetched_bytes: join(self.prefetched_bytes, other.prefetched_bytes),
+            prefetch_used: join(self.prefetch_used, other.prefetch_used),
+            prefetch_used_bytes: join(self.prefetch_used_bytes, other.prefetch_used_bytes),
+            disk_wait_us: join(self.disk_wait_us, other.disk_wait_us),
+            arrange_us: join(self.arrange_us, other.arrange_us),
         }
     }
+}
+
+/// The experts in memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Resident {
+    pub records: u64,
+    pub bytes: u64,
 }
 
 /// See the module header.
@@ -156,8 +177,13 @@ pub struct ExpertStore {
     pub(crate) slots: SlotTable,
     /// Finds memory for slots that have not been used yet.
     prefault: Option<Prefault>,
-    /// The right to the pages of mapped records.
-    _places: Option<Reservation>,
+    /// The memory of the slots, or the right to the pages of places.
+    pub(crate) slabs: Slabs,
+    /// Bytes of all slabs that exist.
+    pub(crate) slot_bytes_held: u64,
+    pub(crate) control: Arc<StoreControl>,
+    /// Records that are loading or in memory.
+    pub(crate) resident: Resident,
     /// Not resident: slots that hold nothing, the one to use next last.
     pub(crate) free_slots: Vec<usize>,
     /// Per record: the slot that holds or loads it.
@@ -190,7 +216,7 @@ impl ExpertStore {
         let geometry = Geometry::new(&config.layers)?;
         config.check()?;
         let expert_counts: Vec<usize> = config.layers.iter().map(|layer| layer.expert_count).collect();
-        let Parts { loader, slots, prefault, places, notices } = config.parts(&geometry)?;
+        let Parts { loader, slots, prefault, slabs, notices } = config.parts(&geometry)?;
         let policy = config.policy.unwrap_or_else(|| PolicyKind::DEFAULT.build(slots.len(), &expert_counts));
         let expert_count_max = expert_counts.iter().copied().max().unwrap_or(0);
         let ahead =
@@ -205,7 +231,10 @@ impl ExpertStore {
             loader,
             slots,
             prefault,
-            _places: places,
+            slot_bytes_held: slabs.bytes(),
+            control: Arc::new(StoreControl::new(slabs.bytes())),
+            slabs,
+            resident: Resident::default(),
             policy,
             clock: 0,
             hits: 0,
@@ -226,6 +255,7 @@ impl ExpertStore {
         if let Some(began) = began {
             self.ahead.governor.token(now.duration_since(began));
         }
+        self.publish();
     }
 
     /// Whether it is worth finding out what the next layer will probably need, or only naming what it is certain to need.
@@ -244,9 +274,9 @@ impl ExpertStore {
         &self.geometry
     }
 
-    /// Number of slots.
+    /// Number of slots that exist.
     pub fn slot_count(&self) -> usize {
-        self.slots.len()
+        self.slabs.slots()
     }
 
     /// Name of the reader in use.
@@ -390,8 +420,7 @@ impl ExpertStore {
             timeline.begun(key, slot, self.geometry.layer(key.layer as usize).record_bytes, false);
         }
         let memory = self.slots.begin_load(slot, key);
-        self.slot_of_record[self.geometry.record_index(key)] = Some(slot as u32);
-        self.policy.inserted(slot, key, stamp);
+        self.occupy(key, slot, stamp);
         self.loader.start(key, Destination { slot }, memory);
     }
 
@@ -411,9 +440,19 @@ impl ExpertStore {
         }
     }
 
+    /// The record of `key` is on its way into `slot`, because it was asked for.
+    pub(crate) fn occupy(&mut self, key: ExpertKey, slot: usize, stamp: u64) {
+        self.slot_of_record[self.geometry.record_index(key)] = Some(slot as u32);
+        self.policy.inserted(slot, key, stamp);
+        self.resident.records += 1;
+        self.resident.bytes += self.geometry.layer(key.layer as usize).record_bytes as u64;
+    }
+
     /// The record of `key` is no longer in `slot`, nor on its way there.
     pub(crate) fn forget(&mut self, key: ExpertKey, slot: usize) {
         self.slot_of_record[self.geometry.record_index(key)] = None;
+        self.resident.records -= 1;
+        self.resident.bytes -= self.geometry.layer(key.layer as usize).record_bytes as u64;
         self.policy.removed(slot);
         self.loader.left(key);
     }
@@ -424,7 +463,7 @@ struct Parts {
     loader: Box<dyn RecordLoader>,
     slots: SlotTable,
     prefault: Option<Prefault>,
-    places: Option<Reservation>,
+    slabs: Slabs,
     notices: Vec<String>,
 }
 
@@ -480,9 +519,11 @@ impl StoreConfig {
             _ => None,
         };
         let loader = Box::new(Reading::new(origin, lazy, reader, self.read_ahead, self.split, &self.ledger)?);
-        let memory = SlotMemory::carve(&self.ledger, Purpose::ExpertSlots, &slot_lengths)?;
-        let prefault = memory.first().map(|first| Prefault::start(first.buffer()));
-        Ok(Parts { loader, slots: SlotTable::new(memory), prefault, places: None, notices })
+        let total = slot_lengths.iter().sum();
+        let mut slabs = Slabs::new(&self.ledger, geometry.record_bytes_max(), total, false);
+        let memory = slabs.begin_with(&slot_lengths)?;
+        let prefault = Some(Prefault::start(Slabs::buffers(&memory)));
+        Ok(Parts { loader, slots: SlotTable::new(memory), prefault, slabs, notices })
     }
 
     fn mapped(
@@ -495,12 +536,12 @@ impl StoreConfig {
         pack.check_geometry(geometry)?;
         // Pages of the mapping and direct reads of the same file do not mix well; nothing else reads it.
         let pack = pack.with_access(FileAccess::Cached)?;
-        let bytes = mapped_place_bytes(geometry.record_bytes_max()).saturating_mul(places);
-        let reservation = self.ledger.reserve(Purpose::ExpertSlots, Bytes(bytes as u64));
-        let reservation = reservation.map_err(coldpress_memory::MemoryError::from)?;
+        let bytes = mapped_place_bytes(geometry.record_bytes_max());
+        let mut slabs = Slabs::new(&self.ledger, bytes, bytes.saturating_mul(places), true);
+        slabs.begin_with(&vec![bytes; places])?;
         let loader = Box::new(MappedLoader::new(pack, release, self.read_ahead)?);
         let slots = SlotTable::places(places);
-        Ok(Parts { loader, slots, prefault: None, places: Some(reservation), notices: Vec::new() })
+        Ok(Parts { loader, slots, prefault: None, slabs, notices: Vec::new() })
     }
 }
 

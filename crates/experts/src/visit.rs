@@ -89,6 +89,7 @@ impl<'s> Visit<'s> {
         // Only after a visit that was leaked instead of dropped is there anything to close.
         store.close_visit()?;
         store.check_request(layer, experts)?;
+        store.follow(true)?;
         let visit = Self { store };
         let no_heads = visit.store.ahead.heads.is_empty();
         let heads_arrived = no_heads || visit.store.loader.heads_have_arrived()?;
@@ -110,6 +111,7 @@ impl<'s> Visit<'s> {
     pub fn next_ready(&mut self, team: &Team<'_>) -> Result<Option<Ready<'_>>, ExpertError> {
         let store = &mut *self.store;
         store.release_handed_out();
+        store.follow(false)?;
         store.start_loads()?;
         loop {
             let visit = &store.visit;
@@ -239,10 +241,13 @@ impl ExpertStore {
                 self.slots.pin(slot);
                 visit.ready.push(Pinned { position, slot });
             } else if let Some(Head { slot, .. }) = self.ahead.take(key) {
+                let record_bytes = self.geometry.layer(layer as usize).record_bytes;
                 self.slot_of_record[record] = Some(slot as u32);
                 self.policy.inserted(slot, key, stamp);
+                self.resident.records += 1;
+                self.resident.bytes += record_bytes as u64;
                 if let Some(timeline) = &mut self.timeline {
-                    timeline.needed(slot, self.geometry.layer(layer as usize).record_bytes);
+                    timeline.needed(slot, record_bytes);
                 }
                 self.loader.finish_head(Destination { slot });
                 visit.heads_taken += 1;
@@ -286,6 +291,11 @@ impl ExpertStore {
         if somebody_waits {
             self.ahead.observe(arrived, self.visit.heads_taken > 0);
         }
+        self.forget_heads();
+    }
+
+    /// Whatever heads there are, nobody needs them.
+    pub(crate) fn forget_heads(&mut self) {
         for Head { slot, .. } in self.ahead.heads.drain(..) {
             if let Some(timeline) = &mut self.timeline {
                 timeline.forgotten(slot);
@@ -328,7 +338,7 @@ impl ExpertStore {
 
     /// Takes what has arrived into the slots; with `wait` at least one record, if any is in flight. Without a team
     /// everything that comes back is discarded. New reads start between one record and the next. Returns whether anything came.
-    fn land(&mut self, wait: bool, team: Option<&Team<'_>>) -> Result<bool, ExpertError> {
+    pub(crate) fn land(&mut self, wait: bool, team: Option<&Team<'_>>) -> Result<bool, ExpertError> {
         let mut landed = self.next_landed(wait, team)?;
         let anything = landed.is_some();
         while let Some(Landed { key, destination: Destination { slot }, memory, result }) = landed {

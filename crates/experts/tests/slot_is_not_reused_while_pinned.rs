@@ -65,6 +65,10 @@ impl EvictionPolicy for Reckless {
         self.0.used(slot, stamp);
     }
 
+    fn resize(&mut self, numbers: usize, slots: usize) {
+        self.0.resize(numbers, slots);
+    }
+
     fn removed(&mut self, slot: usize) {
         self.0.removed(slot);
     }

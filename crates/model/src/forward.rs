@@ -85,6 +85,16 @@ impl Model {
         Self { spec, weights, inverse_frequencies, routing: Routing::default() }
     }
 
+    /// Takes the dense weights out; the model cannot compute until they, or the same ones loaded again, are put back.
+    pub fn take_weights(&mut self) -> DenseWeights {
+        std::mem::replace(&mut self.weights, DenseWeights::stand_in())
+    }
+
+    /// Puts weights back that belong to this model's spec.
+    pub fn put_weights(&mut self, weights: DenseWeights) {
+        self.weights = weights;
+    }
+
     /// The model's description.
     pub fn spec(&self) -> &ModelSpec {
         &self.spec

@@ -31,7 +31,8 @@ pub trait TensorReader {
 
 /// The loaded dense weights of one model.
 pub struct DenseWeights {
-    buffer: Buffer,
+    /// Absent in the stand-in that a model has while its weights are elsewhere.
+    buffer: Option<Buffer>,
     tensors: Vec<DenseTensor>,
 }
 
@@ -64,7 +65,16 @@ impl DenseWeights {
                 if progress(done, total) { Ok(()) } else { Err(ModelError::Cancelled) }
             })?;
         }
-        Ok(Self { buffer, tensors: spec.tensors.clone() })
+        Ok(Self { buffer: Some(buffer), tensors: spec.tensors.clone() })
+    }
+
+    /// What a model has whose weights were taken out: none.
+    pub(crate) fn stand_in() -> Self {
+        Self { buffer: None, tensors: Vec::new() }
+    }
+
+    fn buffer(&self) -> &Buffer {
+        self.buffer.as_ref().expect("a model computes with its weights in place")
     }
 
     /// A packed matrix.
@@ -73,7 +83,7 @@ impl DenseWeights {
         let DenseKind::Matrix { rows, columns } = tensor.kind else {
             panic!("{} is a vector, its handle says matrix", tensor.name);
         };
-        let bytes = &self.buffer.as_bytes()[tensor.place.clone()];
+        let bytes = &self.buffer().as_bytes()[tensor.place.clone()];
         MatrixRef::new(tensor.format, rows, columns, bytes)
             .expect("the place of a matrix has its packed length")
     }
@@ -82,7 +92,7 @@ impl DenseWeights {
     pub fn vector(&self, handle: VectorHandle) -> &[f32] {
         let tensor = &self.tensors[handle.0];
         assert!(matches!(tensor.kind, DenseKind::Vector { .. }), "{} is a matrix", tensor.name);
-        &self.buffer.as_slice_of::<f32>()[tensor.place.start / 4..tensor.place.end / 4]
+        &self.buffer().as_slice_of::<f32>()[tensor.place.start / 4..tensor.place.end / 4]
     }
 }
 

@@ -286,7 +286,7 @@ fn further_runs(
 ) -> Result<Option<(Option<TokenTimeline>, Option<RoutingTrace>)>> {
     let (mut timeline, mut routing) = (None, None);
     if let Some(last) = last.filter(|_| further.timeline) {
-        runtime.start_timeline(typical_token(last));
+        runtime.start_timeline(typical_token(last))?;
         if measure::run(runtime, session, ids, last.depth, sizes)?.is_none() {
             return Ok(None);
         }

@@ -21,6 +21,8 @@ pub(super) struct SlotHeaps {
     places: Vec<Place>,
     /// Per slot.
     ranks: Vec<Rank>,
+    /// Most slots of each pool.
+    pool_sizes: Vec<usize>,
 }
 
 impl SlotHeaps {
@@ -30,6 +32,17 @@ impl SlotHeaps {
             heaps: pool_sizes.iter().map(|size| Vec::with_capacity(slot_count.min(*size))).collect(),
             places: vec![Place::default(); slot_count],
             ranks: vec![Rank::default(); slot_count],
+            pool_sizes: pool_sizes.to_vec(),
+        }
+    }
+
+    /// Slots have numbers below `slot_count` from now on; those beyond are in no pool.
+    pub fn resize(&mut self, slot_count: usize) {
+        self.places.resize(slot_count, Place::default());
+        self.ranks.resize(slot_count, Rank::default());
+        for (heap, pool_size) in self.heaps.iter_mut().zip(&self.pool_sizes) {
+            let wanted = slot_count.min(*pool_size);
+            heap.reserve_exact(wanted.saturating_sub(heap.len()));
         }
     }
 

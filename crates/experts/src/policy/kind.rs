@@ -114,7 +114,7 @@ impl PolicyKind {
         let records = expert_counts.iter().sum();
         let layers = expert_counts.len();
         let quotas = quotas(slots, layers);
-        let one_pool = [slots];
+        let one_pool = [records];
         let (quotas, pool_sizes, pool_size) = match self.split {
             Split::PerLayer => (Some(quotas), expert_counts, slots / layers.max(1)),
             Split::Global => (None, one_pool.as_slice(), slots),

@@ -59,4 +59,8 @@ impl EvictionPolicy for LeastStale {
         let earlier = |slot: usize| self.heaps.rank(slot).1 < self.visit_stamp && is_evictable(slot);
         self.choose(layer, &earlier).or_else(|| self.choose(layer, is_evictable))
     }
+
+    fn resize(&mut self, numbers: usize, _slots: usize) {
+        self.heaps.resize(numbers);
+    }
 }

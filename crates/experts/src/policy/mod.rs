@@ -23,7 +23,7 @@ use crate::geometry::ExpertKey;
 ///
 /// The store calls `begin_visit` when a layer asks for experts, `inserted` when a slot starts to load, `used` when a record
 /// in memory is asked for, and `removed` when a slot becomes free. `stamp` grows with every use: a larger stamp is a later
-/// use. No call allocates.
+/// use. No call but `resize` allocates.
 pub trait EvictionPolicy: Send {
     /// The name for status and logs.
     fn name(&self) -> &'static str;
@@ -50,4 +50,8 @@ pub trait EvictionPolicy: Send {
     /// Returns only slots for which `is_evictable` is true (resident, not pinned). When every slot holds a record and
     /// all are evictable it must return one of them.
     fn victim(&mut self, layer: u32, is_evictable: &dyn Fn(usize) -> bool) -> Option<usize>;
+
+    /// From now on `slots` slots exist, with numbers below `numbers`. Those that do not exist hold no record. The one call
+    /// that may allocate.
+    fn resize(&mut self, numbers: usize, slots: usize);
 }

@@ -74,4 +74,9 @@ impl<R: Ranking> PoolOrder for Ranked<R> {
         self.ranking.evicting(pool, self.heaps.rank(slot).0);
         Some(slot)
     }
+
+    fn resize(&mut self, numbers: usize, _pool_size: usize) {
+        self.records.resize(numbers, 0);
+        self.heaps.resize(numbers);
+    }
 }

@@ -35,6 +35,8 @@ struct Node {
     in_main: bool,
 }
 
+const EMPTY_NODE: Node = Node { older: NONE, newer: NONE, record: 0, pool: 0, uses: 0, in_main: false };
+
 #[derive(Clone, Debug)]
 struct Pool {
     small: Queue,
@@ -57,11 +59,10 @@ pub(super) struct S3Fifo {
 impl S3Fifo {
     /// `pools` pools of about `pool_size` of `slot_count` slots, for a model of `records` records.
     pub fn new(slot_count: usize, pools: usize, pool_size: usize, records: usize) -> Self {
-        let small_size = (pool_size / 10).max(1);
-        let memory = pool_size.saturating_sub(small_size).max(1) as u64;
-        let pool = Pool { small: EMPTY, main: EMPTY, small_size, departures: 0, memory };
-        let node = Node { older: NONE, newer: NONE, record: 0, pool: 0, uses: 0, in_main: false };
-        Self { pools: vec![pool; pools], nodes: vec![node; slot_count], departed: vec![0; records] }
+        let pool = Pool { small: EMPTY, main: EMPTY, small_size: 0, departures: 0, memory: 0 };
+        let mut made = Self { pools: vec![pool; pools], nodes: Vec::new(), departed: vec![0; records] };
+        made.resize(slot_count, pool_size);
+        made
     }
 
     fn queue(&mut self, slot: usize) -> &mut Queue {
@@ -184,5 +185,13 @@ impl PoolOrder for S3Fifo {
             return Some(slot);
         }
         self.coldest_of_main(pool, is_candidate).or_else(|| self.coldest_of_small(pool, is_candidate))
+    }
+
+    fn resize(&mut self, numbers: usize, pool_size: usize) {
+        self.nodes.resize(numbers, EMPTY_NODE);
+        for pool in &mut self.pools {
+            pool.small_size = (pool_size / 10).max(1);
+            pool.memory = pool_size.saturating_sub(pool.small_size).max(1) as u64;
+        }
     }
 }

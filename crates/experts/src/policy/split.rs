@@ -29,6 +29,8 @@ pub(super) trait PoolOrder: Send {
     fn len(&self, pool: usize) -> usize;
     /// The candidate of `pool` that gives way first. It will be evicted.
     fn coldest(&mut self, pool: usize, is_candidate: &dyn Fn(usize) -> bool) -> Option<usize>;
+    /// Slots have numbers below `numbers`; a pool is to hold about `pool_size` of them.
+    fn resize(&mut self, numbers: usize, pool_size: usize);
 }
 
 /// An order within a split.
@@ -126,5 +128,17 @@ impl<O: PoolOrder> EvictionPolicy for SplitPolicy<O> {
         let earlier = |slot: usize| stamps[slot] < *visit_stamp && is_evictable(slot);
         let slot = choose(order, quotas.as_deref(), layer, &earlier);
         slot.or_else(|| choose(order, quotas.as_deref(), layer, is_evictable))
+    }
+
+    fn resize(&mut self, numbers: usize, slots: usize) {
+        self.stamps.resize(numbers, 0);
+        let layers = self.first_record.len();
+        match &mut self.quotas {
+            Some(quotas) => {
+                *quotas = super::quotas(slots, layers);
+                self.order.resize(numbers, slots / layers.max(1));
+            }
+            None => self.order.resize(numbers, slots),
+        }
     }
 }

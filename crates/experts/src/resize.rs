@@ -1,0 +1,196 @@
+//! Slots come and go while the store works, as its [`StoreControl`] says.
+//!
+//! Memory is given back slab by slab, the one whose records were used least first, and only slabs that nobody reads and
+//! nothing is read into; between two visits reads ahead are called off if need be. What was in a slab is read again when it
+//! is asked for, so no answer changes. A store that held every expert turns into one that streams; it stays one, and holds
+//! every expert again when there is memory again. Nothing waits for a target that cannot be reached now: the next look goes on.
+
+use std::sync::Arc;
+
+use coldpress_memory::Bytes;
+
+use crate::control::{Figure, StoreControl};
+use crate::error::ExpertError;
+use crate::slabs::{Restored, Slabs};
+use crate::slots::{SlotState, SlotTable};
+use crate::store::{ExpertStore, Residency};
+
+impl ExpertStore {
+    /// How others steer and watch this store.
+    pub fn control(&self) -> Arc<StoreControl> {
+        Arc::clone(&self.control)
+    }
+
+    /// Memory of all slots that exist.
+    pub fn slot_bytes(&self) -> Bytes {
+        Bytes(self.slabs.bytes())
+    }
+
+    /// Gives memory back or takes more as [`StoreControl::set_target`] says, now. Visits do the same by themselves; this is for
+    /// times without visits.
+    ///
+    /// # Errors
+    /// [`ExpertError::Reader`] when the reader is broken.
+    pub fn follow_target(&mut self) -> Result<(), ExpertError> {
+        self.follow(true)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Gives all slots back. The next visit takes as many again as the target allows.
+    ///
+    /// # Errors
+    /// [`ExpertError::Reader`] when the reader is broken.
+    pub fn release_slots(&mut self) -> Result<(), ExpertError> {
+        self.call_off_heads()?;
+        self.shrink_to(0, 0);
+        self.publish();
+        Ok(())
+    }
+
+    /// One look at the target. Between two visits nothing but heads is being read.
+    pub(crate) fn follow(&mut self, between_visits: bool) -> Result<(), ExpertError> {
+        let (target, held) = (self.control.target().0, self.slot_bytes_held);
+        if target < held {
+            self.shrink(target, between_visits)?;
+        } else if between_visits && target > held {
+            self.grow(target);
+        }
+        if self.slot_bytes_held == 0 && between_visits {
+            // A store without any slot could hand out nothing: take one slab whatever the target is.
+            self.take_slab()?;
+            self.resized();
+        }
+        Ok(())
+    }
+
+    fn shrink(&mut self, target: u64, between_visits: bool) -> Result<(), ExpertError> {
+        if self.residency == Residency::Resident && !self.share_slots(between_visits) {
+            return Ok(());
+        }
+        self.shrink_to(target, 1);
+        if self.slot_bytes_held > target && between_visits && !self.ahead.heads.is_empty() {
+            self.call_off_heads()?;
+            self.shrink_to(target, 1);
+        }
+        Ok(())
+    }
+
+    /// Gives slabs back until at most `target` bytes are held, as far as they are idle, and keeps `slabs_min`.
+    fn shrink_to(&mut self, target: u64, slabs_min: usize) {
+        let before = self.slot_bytes_held;
+        while self.slot_bytes_held > target
+            && self.slabs.present().count() > slabs_min
+            && let Some(slab) = self.coldest_idle_slab()
+        {
+            self.give_back(slab);
+        }
+        if self.slot_bytes_held != before {
+            self.resized();
+        }
+    }
+
+    /// The slab that nobody uses whose records were used least.
+    fn coldest_idle_slab(&self) -> Option<usize> {
+        let is_idle =
+            |slot: usize| matches!(self.slots.state(slot), SlotState::Free | SlotState::Resident { pins: 0 });
+        let uses = |slot: usize| {
+            self.slots.key(slot).map_or(0, |key| u64::from(self.uses[self.geometry.record_index(key)]))
+        };
+        let idle = self.slabs.present().filter(|(_, slab)| slab.slots.clone().all(is_idle));
+        let (slab, _) = idle.min_by_key(|(_, slab)| slab.slots.clone().map(uses).sum::<u64>())?;
+        Some(slab)
+    }
+
+    fn give_back(&mut self, slab: usize) {
+        let slots = self.slabs.slots_of(slab);
+        for slot in slots.clone() {
+            if self.slots.is_evictable(slot) {
+                let key = self.slots.evict(slot);
+                self.forget(key, slot);
+            }
+            self.slots.retire(slot);
+        }
+        self.free_slots.retain(|slot| !slots.contains(slot));
+        self.slabs.give_back(slab);
+        self.slot_bytes_held = self.slabs.bytes();
+    }
+
+    /// Takes slabs as long as the target and the ledger allow and there are experts without a slot.
+    fn grow(&mut self, target: u64) {
+        let before = self.slot_bytes_held;
+        let records = self.geometry.record_count();
+        while let Some(bytes) = self.slabs.next_bytes(records)
+            && self.slot_bytes_held.saturating_add(bytes) <= target
+            && self.take_slab().is_ok()
+        {}
+        if self.slot_bytes_held != before {
+            self.resized();
+        }
+    }
+
+    fn take_slab(&mut self) -> Result<(), ExpertError> {
+        let Some(restored) = self.slabs.restore(self.geometry.record_count())? else { return Ok(()) };
+        let Restored { slots, memory } = restored;
+        let mut memory = memory.into_iter();
+        for slot in slots.clone() {
+            self.slots.restore(slot, memory.next());
+        }
+        self.free_slots.splice(0..0, slots.rev());
+        self.slot_bytes_held = self.slabs.bytes();
+        Ok(())
+    }
+
+    /// Every expert had a slot of its own; from now on all share them. Where records differ in size the slots do too, and
+    /// only new ones fit all records: that has to wait for the end of a visit. Returns whether it is done.
+    fn share_slots(&mut self, between_visits: bool) -> bool {
+        let size = self.geometry.record_bytes_max();
+        let equal =
+            (0..self.geometry.layer_count()).all(|layer| self.geometry.layer(layer).record_bytes == size);
+        if !equal && !between_visits {
+            return false;
+        }
+        self.residency = Residency::Streamed { slots: self.slabs.slots() };
+        let is_free = |slot: &usize| self.slots.state(*slot) == SlotState::Free;
+        self.free_slots = (0..self.slots.len()).rev().filter(is_free).collect();
+        if !equal {
+            let total = usize::try_from(self.slot_bytes_held).unwrap_or(usize::MAX);
+            self.shrink_to(0, 0);
+            self.slabs = Slabs::new(self.slabs.ledger(), size, total, false);
+            self.slots = SlotTable::new(Vec::new());
+            self.grow(self.control.target().0);
+        }
+        true
+    }
+
+    /// Forgets what is being read ahead and waits for it.
+    fn call_off_heads(&mut self) -> Result<(), ExpertError> {
+        self.forget_heads();
+        while self.ahead.forgotten > 0 && self.land(true, None)? {}
+        Ok(())
+    }
+
+    /// Tells everybody who counts slots how many there are.
+    fn resized(&mut self) {
+        let slots = self.slabs.slots();
+        self.policy.resize(self.slots.len(), slots);
+        match &mut self.residency {
+            Residency::Resident => {}
+            Residency::Streamed { slots: count }
+            | Residency::Paged { slots: count }
+            | Residency::Mapped { places: count, .. } => *count = slots,
+        }
+    }
+
+    /// Shows the figures of this moment to others.
+    pub(crate) fn publish(&self) {
+        let control = &self.control;
+        control.publish(Figure::SlotBytes, self.slot_bytes_held);
+        control.publish(Figure::Slots, self.slabs.slots() as u64);
+        control.publish(Figure::Resident, self.resident.records);
+        control.publish(Figure::ResidentBytes, self.resident.bytes);
+        control.publish(Figure::Hits, self.hits);
+        control.publish(Figure::Misses, self.misses);
+        control.publish(Figure::BytesRead, self.loader.statistics().0.bytes_read);
+    }
+}
