@@ -72,8 +72,6 @@ struct Shared {
     control: Mutex<Option<Arc<StoreControl>>>,
     /// The budget that the caller wants.
     asked: AtomicU64,
-    /// The budget of the plan.
-    planned_budget: Bytes,
     slots: SlotPlan,
     idle: Option<(Duration, IdleRelease)>,
     computing: AtomicBool,
@@ -89,17 +87,19 @@ pub(crate) struct SlotPlan {
     pub min: Bytes,
     /// The slots of the plan.
     pub planned: Bytes,
-    /// Whether the caller fixed their number, so that a larger budget changes nothing.
+    /// Everything else of the plan, also what nobody has yet, such as the KV cache of the first conversation.
+    pub others: Bytes,
+    /// The budget of the plan.
+    pub budget: Bytes,
+    /// Whether the caller fixed the number of slots, so that a larger budget changes nothing.
     pub fixed: bool,
 }
 
 impl SlotPlan {
-    /// The most that slots may take when a budget of `planned_budget` has become one of `budget`. What the plan keeps for KV
-    /// caches that nobody has yet is not for slots.
-    fn most(&self, planned_budget: Bytes, budget: Bytes) -> Bytes {
-        let more = if self.fixed { Bytes::ZERO } else { budget.saturating_sub(planned_budget) };
-        let less = planned_budget.saturating_sub(budget);
-        Bytes(self.planned.0.saturating_add(more.0).saturating_sub(less.0)).max(self.min)
+    /// The most that slots may take under `budget`.
+    fn most(&self, budget: Bytes) -> Bytes {
+        let room = budget.saturating_sub(self.others).max(self.min);
+        if self.fixed || budget <= self.budget { room.min(self.planned) } else { room }
     }
 }
 
@@ -123,7 +123,6 @@ impl Keeper {
             parked: Mutex::default(),
             control: Mutex::default(),
             asked: AtomicU64::new(ledger.budget().0),
-            planned_budget: ledger.budget(),
             slots,
             idle,
             computing: AtomicBool::new(true),
@@ -180,6 +179,11 @@ impl Keeper {
         lock(&self.shared.parked).experts.as_ref().map(look)
     }
 
+    /// What the store had counted that was given back.
+    pub(crate) fn counted(&self) -> ExpertStatistics {
+        lock(&self.shared.parked).counted
+    }
+
     pub(crate) fn handle(&self) -> RuntimeHandle {
         RuntimeHandle { shared: Arc::clone(&self.shared) }
     }
@@ -223,7 +227,7 @@ impl Shared {
         };
         let decision = controller.step(now, &source.read(), &state);
         if let Some(control) = &*lock(&self.control) {
-            control.set_target(decision.target.min(self.slots.most(self.planned_budget, asked)));
+            control.set_target(decision.target.min(self.slots.most(asked)));
         }
         if let Some(event) = decision.event {
             lock(&self.log).push(event);

@@ -131,6 +131,8 @@ pub(crate) fn slot_plan(prepared: &Prepared, configuration: &LoadConfiguration) 
     SlotPlan {
         min: Bytes(fewest * record_bytes as u64).min(plan.slots),
         planned: plan.slots,
+        others: plan.total().saturating_sub(plan.slots),
+        budget: plan.budget,
         fixed: configuration.slots.is_some() || configuration.cold_fraction.is_some(),
     }
 }

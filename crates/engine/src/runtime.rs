@@ -351,6 +351,15 @@ impl Runtime {
         }
     }
 
+    /// What all stores of this runtime counted; `None` for dense models.
+    fn expert_statistics(&self) -> Option<ExpertStatistics> {
+        if self.model.spec().experts.is_empty() {
+            return None;
+        }
+        let now = self.with_store(ExpertStore::statistics).unwrap_or_else(|| self.keeper.counted());
+        Some(now.and(&self.counted_before))
+    }
+
     /// Figures of this moment.
     pub fn status(&self) -> Status {
         let usage = self.memory.read().unwrap_or_default();
@@ -359,7 +368,7 @@ impl Runtime {
             policy: self.with_store(ExpertStore::policy_name).unwrap_or("none"),
             reader: self.with_store(ExpertStore::reader_name).unwrap_or("none"),
             ledger: self.ledger.snapshot(),
-            experts: self.with_store(ExpertStore::statistics).map(|now| now.and(&self.counted_before)),
+            experts: self.expert_statistics(),
             peak: PeakMemory {
                 rss: if usage.process.peak_rss > self.peak_rss_before {
                     usage.process.peak_rss
