@@ -272,8 +272,27 @@ impl Geometry {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Small records: `layers` layers of `experts` experts.
+    pub(crate) fn geometry(layers: usize, experts: usize) -> Geometry {
+        let projection = |rows, columns| Projection {
+            file: 0,
+            format: WeightFormat::F32,
+            rows,
+            columns,
+            offsets: ExpertOffsets::Stride { first: 0, stride: 4096 },
+            big_endian: false,
+        };
+        let layer = LayerExperts {
+            expert_count: experts,
+            gate: projection(32, 32),
+            up: projection(32, 32),
+            down: projection(32, 32),
+        };
+        Geometry::new(&vec![layer; layers]).expect("fits together")
+    }
 
     #[test]
     fn every_weight_format_is_a_tensor_type_with_the_same_blocks() {

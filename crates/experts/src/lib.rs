@@ -13,6 +13,7 @@
 //! Read in this order: [`record`], [`slots`], [`store`] with its visits, `loader`, `reading`, [`reader`], [`pack`], [`policy`], `resize`.
 #![deny(unsafe_code)]
 
+mod advice;
 mod ahead;
 mod control;
 mod error;
@@ -26,6 +27,7 @@ mod resize;
 mod slabs;
 mod source;
 mod stream;
+mod telemetry;
 mod timeline;
 mod visit;
 
@@ -38,6 +40,7 @@ pub mod slots;
 pub mod store;
 pub mod trace;
 
+pub use advice::{Changes, RouterAdvice};
 pub use ahead::{Guess, ReadAheadMode};
 pub use control::{StoreControl, StoreFigures};
 pub use error::{ExpertError, PackFault, RecordFault};
@@ -56,6 +59,7 @@ pub use simulate::{ReplayCounts, Visits};
 pub use source::{FileAccess, ModelSource, ReadFile, aligned};
 pub use store::{ExpertStatistics, ExpertStore, READ_AHEAD_DEFAULT, Residency, StoreConfig};
 pub use stream::{TensorRange, TensorStream};
+pub use telemetry::{ExpertCount, PASSES, PassCount, RouteTelemetry, TelemetrySnapshot};
 pub use timeline::{ReadEnd, ReadSpan, StoreTimeline, StoreWork, WorkSpan};
 pub use trace::{RoutingTrace, order_by_last_use};
 pub use visit::{Ready, Visit};

@@ -4,6 +4,7 @@
 //! in one [`Landed`], after failures and on cancelling too. Chooses neither slots nor victims; see `store`. Read next:
 //! `reading`, which reads into the memory of slots, and `mapped`, which uses records where they lie.
 
+use coldpress_memory::{Bytes, Ledger};
 use coldpress_workers::Team;
 
 use crate::error::ExpertError;
@@ -81,6 +82,18 @@ pub(crate) trait RecordLoader: Send {
     /// The record of `key` has left its slot.
     fn left(&mut self, key: ExpertKey) {
         let _ = key;
+    }
+
+    /// From now on keeps the experts that each layer uses most beyond their places, within `cap` bytes. To be called before
+    /// the first load; loaders into the memory of slots have nothing to keep.
+    fn advise(&mut self, cap: Bytes, geometry: &Geometry, ledger: &Ledger) -> Result<(), ExpertError> {
+        let _ = (cap, geometry, ledger);
+        Ok(())
+    }
+
+    /// A visit to `layer` is about to use `experts`.
+    fn note_use(&mut self, layer: usize, experts: &[u32]) {
+        let _ = (layer, experts);
     }
 }
 

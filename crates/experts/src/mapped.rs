@@ -4,6 +4,8 @@
 //! in it. A load starts the reading of its pages, waits for them and verifies the record; when the record leaves its place,
 //! its pages are given back. A record is verified each time it comes to a place. Between two visits the system may drop pages
 //! of a record that is in a place and read them again unseen; that they are then the same bytes is up to the disk.
+//! With router advice the pages of the experts that a layer uses most stay when they lose their place, within a cap of their
+//! own (`advice`); they are verified again when they come to a place, as all are.
 //! Read next: `coldpress_memory::sys::FileMapping`, which says what happens to a file that is cut short.
 
 use std::collections::VecDeque;
@@ -12,8 +14,10 @@ use std::ops::Range;
 use std::time::Instant;
 
 use coldpress_memory::sys::{FAULT_AROUND_BYTES, ReleaseMode, page_size};
+use coldpress_memory::{Bytes, Ledger};
 use coldpress_workers::Team;
 
+use crate::advice::RouterAdvice;
 use crate::error::ExpertError;
 use crate::geometry::{ExpertKey, Geometry};
 use crate::loader::{Destination, Landed, LoadStatistics, RecordLoader};
@@ -32,6 +36,20 @@ struct Load {
     destination: Destination,
 }
 
+/// Router advice and what it has to know of the places.
+struct Hot {
+    advice: RouterAdvice,
+    geometry: Geometry,
+    /// Per record: whether it is in a place or on its way there.
+    placed: Vec<bool>,
+}
+
+impl Hot {
+    fn place(&mut self, key: ExpertKey, placed: bool) {
+        self.placed[self.geometry.record_index(key)] = placed;
+    }
+}
+
 /// See the module header.
 pub(crate) struct MappedLoader {
     pack: PackFile,
@@ -44,6 +62,7 @@ pub(crate) struct MappedLoader {
     /// Heads that nobody needs.
     cancelled: Vec<Load>,
     read_ahead: usize,
+    hot: Option<Box<Hot>>,
     statistics: LoadStatistics,
     reads: ReadStatistics,
 }
@@ -65,6 +84,7 @@ impl MappedLoader {
             heads: Vec::with_capacity(read_ahead),
             cancelled: Vec::with_capacity(read_ahead),
             read_ahead,
+            hot: None,
             statistics: LoadStatistics::default(),
             reads: ReadStatistics::default(),
         })
@@ -76,8 +96,11 @@ impl MappedLoader {
         start..start + self.pack.record_bytes(key)
     }
 
-    /// Asks for the pages of a record; what the page cache does not hold is what the device has to deliver.
+    /// Asks for the pages of a record that comes to a place; what the page cache does not hold is what the device has to deliver.
     fn ask(&mut self, key: ExpertKey) {
+        if let Some(hot) = &mut self.hot {
+            hot.place(key, true);
+        }
         let range = self.range(key);
         let resident = self.map.resident_bytes(range.clone()).unwrap_or(0);
         self.reads.reads += 1;
@@ -227,6 +250,44 @@ impl RecordLoader for MappedLoader {
     }
 
     fn left(&mut self, key: ExpertKey) {
+        if let Some(hot) = &mut self.hot {
+            hot.place(key, false);
+            if hot.advice.is_hot(key) {
+                return;
+            }
+        }
         self.map.release(self.range(key), self.mode);
+    }
+
+    fn advise(&mut self, cap: Bytes, geometry: &Geometry, ledger: &Ledger) -> Result<(), ExpertError> {
+        let advice = RouterAdvice::new(geometry, cap, mapped_place_bytes, ledger)?;
+        let placed = vec![false; geometry.record_count()];
+        self.hot = Some(Box::new(Hot { advice, geometry: geometry.clone(), placed }));
+        Ok(())
+    }
+
+    /// What becomes hot is asked for, what is no longer hot is given back, unless it is in a place anyway.
+    fn note_use(&mut self, layer: usize, experts: &[u32]) {
+        let Some(mut hot) = self.hot.take() else { return };
+        let Hot { advice, geometry, placed } = &mut *hot;
+        let changes = advice.note_use(layer, experts);
+        let cold = |expert: u32| {
+            let key = ExpertKey { layer: layer as u32, expert };
+            (!placed[geometry.record_index(key)]).then_some(key)
+        };
+        for key in changes.dropped.iter().filter_map(|&expert| cold(expert)) {
+            self.map.release(self.range(key), self.mode);
+        }
+        for key in changes.entered.iter().filter_map(|&expert| cold(expert)) {
+            // Reads like any other, for which nobody waits.
+            let range = self.range(key);
+            let resident = self.map.resident_bytes(range.clone()).unwrap_or(range.len());
+            if resident < range.len() {
+                self.reads.reads += 1;
+                self.reads.device_bytes += (range.len() - resident) as u64;
+                self.map.will_need(range);
+            }
+        }
+        self.hot = Some(hot);
     }
 }

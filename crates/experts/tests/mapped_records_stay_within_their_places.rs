@@ -124,3 +124,54 @@ fn only_a_pack_can_be_mapped() {
     let Err(error) = refused else { panic!("it was accepted") };
     assert!(error.to_string().contains("coldpress pack"), "{error}");
 }
+
+#[test]
+fn what_a_layer_uses_most_stays_within_its_own_cap() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let workers = Workers::new(1);
+    let shape = SourceShape::with_record_bytes(2, 16, 2 << 20);
+    let (source, pack) = packed(folder.path(), &workers, &shape);
+    let expected = source.expected_records();
+    let file = File::open(pack.file().path()).expect("opens");
+    let whole = pack.layout().file_bytes();
+    drop_page_cache(&file, 0..whole).expect("drops");
+    if page_cache_bytes(&file, whole).expect("tells") != Bytes::ZERO {
+        println!("SKIPPED: pages of files stay in memory here");
+        return;
+    }
+    let place = mapped_place_bytes(source.geometry().record_bytes_max()) as u64;
+    let places = PLACES as u64 * place;
+    // One expert in each of the two layers.
+    let cap = Bytes(2 * place);
+    let ledger = Ledger::unlimited();
+    let mut store = store(&source, pack, ReleaseMode::Force, &ledger);
+    store.advise(cap, &ledger).expect("room");
+    assert_eq!(ledger.snapshot().used.0, places + cap.0);
+    for round in 0..40_u32 {
+        for layer in 0..2 {
+            // One expert in every visit, the others in turn.
+            let experts = [5, 6 + round % 5, 11 + round % 5];
+            store.note_use(layer, &experts);
+            let records =
+                workers.enter(|team| visit_records(&mut store, team, layer, &experts)).expect("reads");
+            for (expert, record) in records {
+                assert!(record == expected[&ExpertKey { layer: layer as u32, expert }]);
+            }
+            let cached = page_cache_bytes(&file, whole).expect("tells").0;
+            assert!(cached <= places + cap.0, "{cached} bytes are cached, {} allowed", places + cap.0);
+        }
+    }
+    // Both hot experts lose their places to others and stay.
+    for layer in 0..2 {
+        workers.enter(|team| visit_records(&mut store, team, layer, &[0, 1, 2, 3])).expect("reads");
+    }
+    let before = store.statistics();
+    for layer in 0..2 {
+        workers.enter(|team| visit_records(&mut store, team, layer, &[5])).expect("reads");
+    }
+    let hot = store.statistics().since(&before);
+    assert_eq!((hot.misses, hot.device_bytes_read), (2, 0), "they are checked again, from memory");
+    let before = store.statistics();
+    workers.enter(|team| visit_records(&mut store, team, 0, &[8])).expect("reads");
+    assert!(store.statistics().since(&before).device_bytes_read > 0, "another one comes from the disk");
+}
