@@ -1,20 +1,22 @@
 //! What a caller decides before a model is loaded.
 //!
 //! Plain data with defaults that suit a machine where nothing is known. The program turns flags and environment into
-//! this; the library reads neither.
+//! this; the library reads neither. Who chose what is kept beside it (`settings`), the eviction machinery is in `press`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use coldpress_experts::{PolicyKind, ReadAheadMode, ReaderChoice, SPLIT_MAX};
 use coldpress_kernels::Isa;
-use coldpress_memory::SizeSpec;
 use coldpress_memory::sys::ReleaseMode;
+use coldpress_memory::{Bytes, SizeSpec};
 use coldpress_model::KvType;
 use coldpress_workers::THREADS_MAX;
 
 use crate::error::EngineError;
 use crate::keeper::IdleRelease;
+use crate::press::{MemoryGate, Press, ResidentCap, Thinking};
+use crate::settings::{Origins, SettingKey};
 
 /// Who holds the bytes of the routed experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
@@ -63,6 +65,11 @@ pub enum ForceMode {
 impl ForceMode {
     /// All choices with their names on the command line.
     pub const ALL: [(&'static str, Self); 2] = [("soft", Self::Soft), ("force", Self::Force)];
+
+    /// Name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|&&(_, value)| value == self).map_or("soft", |&(name, _)| name)
+    }
 
     pub(crate) fn release(self) -> ReleaseMode {
         match self {
@@ -146,14 +153,14 @@ pub const POLICIES: [&str; PolicyKind::ALL.len()] = {
     names
 };
 
-/// Who chose a setting that `tune` can choose too; a later one wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
+/// Who chose a setting; a later one wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChoiceOrigin {
     /// Nobody.
     #[default]
     Default,
-    /// The model's profile.
+    /// What `tune` found for the model, or the low-RAM profile; the two choose different settings.
     Profile,
     /// An environment variable.
     Environment,
@@ -191,6 +198,14 @@ pub enum PackUse {
 }
 
 impl PackUse {
+    /// The folder of packs, where one was named.
+    pub fn folder(&self) -> Option<&std::path::Path> {
+        match self {
+            Self::IfPresent(folder) | Self::BuildIfAbsent(folder) | Self::Fill(folder) => Some(folder),
+            Self::Never | Self::File(_) => None,
+        }
+    }
+
     pub(crate) fn builds(&self) -> bool {
         matches!(self, Self::BuildIfAbsent(_))
     }
@@ -208,17 +223,17 @@ impl PackUse {
 pub struct LoadConfiguration {
     pub(crate) budget: Option<SizeSpec>,
     pub(crate) residency: Residency,
-    pub(crate) cold_fraction: Option<f64>,
+    pub(crate) press: Press,
+    pub(crate) resident_cap: ResidentCap,
     pub(crate) context: Option<u32>,
     pub(crate) chunk_tokens: Option<u32>,
     pub(crate) threads: Option<usize>,
     pub(crate) kv_type: KvType,
     pub(crate) isa: Option<Isa>,
     pub(crate) reader: ReaderKind,
-    pub(crate) prefetch: Option<(Prefetch, ChoiceOrigin)>,
+    pub(crate) prefetch: Option<Prefetch>,
     pub(crate) pack: PackUse,
     pub(crate) policy: Option<String>,
-    pub(crate) policy_origin: ChoiceOrigin,
     pub(crate) profiles: Option<PathBuf>,
     pub(crate) hotlists: Option<PathBuf>,
     pub(crate) pre_tokenizer: Option<String>,
@@ -227,6 +242,13 @@ pub struct LoadConfiguration {
     pub(crate) split: Option<usize>,
     pub(crate) disk_probe: Option<PathBuf>,
     pub(crate) idle: Option<(Duration, IdleRelease)>,
+    pub(crate) router_advice: bool,
+    pub(crate) router_advice_cap: Option<Bytes>,
+    pub(crate) route_telemetry: bool,
+    pub(crate) memory_gate: MemoryGate,
+    pub(crate) low_ram: bool,
+    pub(crate) thinking: Thinking,
+    pub(crate) origins: Origins,
 }
 
 impl LoadConfiguration {
@@ -234,28 +256,28 @@ impl LoadConfiguration {
     #[must_use]
     pub fn budget(mut self, budget: SizeSpec) -> Self {
         self.budget = Some(budget);
-        self
+        self.chosen_by(SettingKey::Budget, ChoiceOrigin::Flag)
     }
 
     /// Residency mode. Default: `auto`.
     #[must_use]
     pub fn residency(mut self, residency: Residency) -> Self {
         self.residency = residency;
-        self
+        self.chosen_by(SettingKey::Residency, ChoiceOrigin::Flag)
     }
 
-    /// Share of the routed-expert bytes, 0 to 1, that may live only on disk. Default: what the budget asks for.
+    /// Share of the routed-expert bytes, 0 to 1, that may live only on disk: [`Press::Enabled`]. Default: what the budget
+    /// asks for.
     #[must_use]
-    pub fn cold_fraction(mut self, fraction: f64) -> Self {
-        self.cold_fraction = Some(fraction);
-        self
+    pub fn cold_fraction(self, fraction: f64) -> Self {
+        self.press(Press::Enabled { cold_fraction: fraction })
     }
 
     /// Positions of the KV cache. Default: 8,192, or what the model and the budget allow.
     #[must_use]
     pub fn context(mut self, tokens: u32) -> Self {
         self.context = Some(tokens);
-        self
+        self.chosen_by(SettingKey::Context, ChoiceOrigin::Flag)
     }
 
     /// Tokens of a prompt that pass each layer together. Default: up to 4,096, as the context
@@ -263,58 +285,57 @@ impl LoadConfiguration {
     #[must_use]
     pub fn chunk_tokens(mut self, tokens: u32) -> Self {
         self.chunk_tokens = Some(tokens);
-        self
+        self.chosen_by(SettingKey::Chunk, ChoiceOrigin::Flag)
     }
 
     /// Threads that compute. Default: the processors this process may use.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
-        self
+        self.chosen_by(SettingKey::Threads, ChoiceOrigin::Flag)
     }
 
     /// Precision of the KV cache. Default: f16.
     #[must_use]
     pub fn kv_type(mut self, kv_type: KvType) -> Self {
         self.kv_type = kv_type;
-        self
+        self.chosen_by(SettingKey::Kv, ChoiceOrigin::Flag)
     }
 
     /// Instruction set. Default: the best one of this machine; all give the same bits.
     #[must_use]
     pub fn isa(mut self, isa: Isa) -> Self {
         self.isa = Some(isa);
-        self
+        self.chosen_by(SettingKey::Isa, ChoiceOrigin::Flag)
     }
 
     /// Whether experts are read before a router has asked for them, and who asked for it. Default: that of the model's
     /// profile, else `auto`.
     #[must_use]
     pub fn prefetch(mut self, prefetch: Prefetch, origin: ChoiceOrigin) -> Self {
-        self.prefetch = Some((prefetch, origin));
-        self
+        self.prefetch = Some(prefetch);
+        self.chosen_by(SettingKey::Prefetch, origin)
     }
 
     /// How expert reads are issued. Default: `auto`.
     #[must_use]
     pub fn reader(mut self, reader: ReaderKind) -> Self {
         self.reader = reader;
-        self
+        self.chosen_by(SettingKey::Reader, ChoiceOrigin::Flag)
     }
 
     /// Where a pack may come from. Default: `Never`.
     #[must_use]
     pub fn pack(mut self, pack: PackUse) -> Self {
         self.pack = pack;
-        self
+        self.chosen_by(SettingKey::Prestack, ChoiceOrigin::Flag)
     }
 
     /// Eviction policy, one of [`POLICIES`], and who asked for it. Default: that of the model's profile, else the first one.
     #[must_use]
     pub fn policy(mut self, name: &str, origin: ChoiceOrigin) -> Self {
         self.policy = Some(name.to_owned());
-        self.policy_origin = origin;
-        self
+        self.chosen_by(SettingKey::Policy, origin)
     }
 
     /// Folder with the profiles that [`crate::Runtime::tune`] wrote. Default: none is used.
@@ -329,14 +350,14 @@ impl LoadConfiguration {
     #[must_use]
     pub fn hotlists(mut self, folder: PathBuf) -> Self {
         self.hotlists = Some(folder);
-        self
+        self.chosen_by(SettingKey::Hotlist, ChoiceOrigin::Flag)
     }
 
     /// Rules that split text before byte-pair encoding, instead of those the file names (`tokenizer.ggml.pre`).
     #[must_use]
     pub fn pre_tokenizer(mut self, name: &str) -> Self {
         self.pre_tokenizer = Some(name.to_owned());
-        self
+        self.chosen_by(SettingKey::PreTokenizer, ChoiceOrigin::Flag)
     }
 
     /// Exact number of expert slots, instead of as many as the budget holds. For measurements.
@@ -350,14 +371,14 @@ impl LoadConfiguration {
     #[must_use]
     pub fn force_mode(mut self, mode: ForceMode) -> Self {
         self.force_mode = mode;
-        self
+        self.chosen_by(SettingKey::ForceMode, ChoiceOrigin::Flag)
     }
 
     /// Parallel reads that a record of a pack is cut into. Default: what was measured for the disk, else 1.
     #[must_use]
     pub fn split(mut self, parts: usize) -> Self {
         self.split = Some(parts);
-        self
+        self.chosen_by(SettingKey::Split, ChoiceOrigin::Flag)
     }
 
     /// Lets the first load from a disk measure, for about half a second, how it is read best, and keep the result in this
@@ -365,7 +386,7 @@ impl LoadConfiguration {
     #[must_use]
     pub fn disk_probe(mut self, folder: PathBuf) -> Self {
         self.disk_probe = Some(folder);
-        self
+        self.chosen_by(SettingKey::DiskProbe, ChoiceOrigin::Flag)
     }
 
     /// What is given back after how long without a request. Default: nothing.
@@ -387,8 +408,13 @@ impl LoadConfiguration {
             Self { policy: Some(name), .. } if !POLICIES.contains(&name.as_str()) => {
                 format!("'{name}' is not an eviction policy; known: {}", POLICIES.join(", "))
             }
-            Self { cold_fraction: Some(fraction), .. } if !(0.0..=1.0).contains(fraction) => {
-                format!("the cold fraction is {fraction}; it must be between 0 and 1")
+            Self { press: Press::Enabled { cold_fraction }, .. } if !(0.0..=1.0).contains(cold_fraction) => {
+                format!("the cold fraction is {cold_fraction}; it must be between 0 and 1")
+            }
+            Self { resident_cap: ResidentCap::Fraction(fraction), .. }
+                if !(*fraction > 0.0 && *fraction <= 1.0) =>
+            {
+                format!("the resident cap is {fraction}; a fraction of the experts is above 0 and at most 1")
             }
             Self { threads: Some(threads), .. } if !(1..=THREADS_MAX).contains(threads) => {
                 format!("{threads} threads were asked for; 1 to {THREADS_MAX} work")
@@ -401,7 +427,7 @@ impl LoadConfiguration {
                 format!("a record cannot be read in {parts} parts; 1 to {SPLIT_MAX} work")
             }
             Self { slots: Some(0), .. } => "0 slots were asked for; an expert needs 1".to_owned(),
-            _ => return Ok(()),
+            _ => return self.check_conflicts(None),
         };
         Err(EngineError::BadOption(wrong))
     }

@@ -13,6 +13,10 @@ pub enum EngineError {
     /// The budget cannot work; nothing was loaded. Shows every part, the smallest budget and what would help.
     #[error(transparent)]
     DoesNotFit(Box<DoesNotFit>),
+    /// The plan takes memory that cannot be had now; nothing was loaded. Give a smaller budget, free memory, or open the
+    /// memory gate.
+    #[error("{0}")]
+    NotAvailable(Box<crate::gate::Gate>),
     /// The model file is damaged, incomplete or of an unknown kind.
     #[error(transparent)]
     BadModelFile(#[from] FormatError),

@@ -16,6 +16,7 @@ use crate::configuration::{ChoiceOrigin, LoadConfiguration, Prefetch};
 use crate::error::EngineError;
 use crate::files::replace;
 use crate::runtime::{LoadObserver, Runtime};
+use crate::settings::SettingKey;
 
 const PROFILE_EXTENSION: &str = "profile.json";
 const HOTLIST_EXTENSION: &str = "hotlist";
@@ -75,8 +76,10 @@ impl PolicyChoice {
         notes: &mut Vec<String>,
     ) -> Result<Self, EngineError> {
         let policy = configuration.policy.as_deref().and_then(PolicyKind::parse);
-        let policy = policy.map(|kind| (kind, configuration.policy_origin));
-        let asked = (policy, configuration.prefetch);
+        let policy = policy.map(|kind| (kind, configuration.origin(SettingKey::Policy)));
+        let prefetch = configuration.prefetch;
+        let prefetch = prefetch.map(|setting| (setting, configuration.origin(SettingKey::Prefetch)));
+        let asked = (policy, prefetch);
         let learnt = match asked {
             (Some(_), Some(_)) => None,
             _ => learnt_profile(configuration, file, spec, notes)?,
@@ -212,7 +215,7 @@ fn write(folder: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 impl Runtime {
     /// Reads the model's hotlist, if there is one, into free slots.
     pub(crate) fn warm(&mut self, observer: &mut dyn LoadObserver) {
-        let Some(folder) = self.configuration.hotlists.clone() else { return };
+        let Some(folder) = self.configuration.wanted_hotlists().cloned() else { return };
         let Ok(fingerprint) = self.fingerprint() else { return };
         let path = place(&folder, &fingerprint, HOTLIST_EXTENSION);
         let Some(store) = self.experts.as_mut().filter(|_| path.is_file()) else { return };
@@ -237,7 +240,7 @@ impl Runtime {
     /// The folder cannot be written.
     pub fn save_hotlist(&self) -> Result<(), EngineError> {
         let hotlist = self.with_store(|store| store.hotlist(&self.earlier_hotlist));
-        let (Some(folder), Some(hotlist)) = (&self.configuration.hotlists, hotlist) else {
+        let (Some(folder), Some(hotlist)) = (self.configuration.wanted_hotlists(), hotlist) else {
             return Ok(());
         };
         let fingerprint = self.fingerprint()?;

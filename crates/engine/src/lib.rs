@@ -26,6 +26,7 @@ mod disk_tuning;
 mod error;
 mod files;
 mod forecast;
+mod gate;
 mod generate;
 mod inspect;
 mod keeper;
@@ -34,8 +35,10 @@ mod machine;
 mod packs;
 mod plan;
 mod predict;
+mod press;
 mod runtime;
 mod sampling;
+mod settings;
 mod simulate;
 mod timeline;
 mod trace;
@@ -68,6 +71,7 @@ pub use disk_tuning::{Basis, PageCacheUse, Reading};
 pub use error::EngineError;
 pub use files::begins_with;
 pub use forecast::{DiskRoom, Forecast, ForecastRequest, WhatIf, forecast};
+pub use gate::Gate;
 pub use generate::{FinishReason, GenerateObserver, GenerateOptions, Generation, Session, Silent};
 pub use inspect::{Inspection, inspect, model_file_bytes};
 pub use keeper::{IdleRelease, LiveStatus, RuntimeHandle};
@@ -81,8 +85,10 @@ pub use predict::{
     Band, Bottleneck, Estimate, Origin, PredictInput, Prediction, Rates, Stage, TOKENS_PER_WORD, Term,
     assumed_hit_rate, measured_hit_rate, predict,
 };
+pub use press::{MemoryGate, Press, PressStatus, ResidentCap, Thinking};
 pub use runtime::{LoadObserver, LoadStage, PeakMemory, Runtime, Status};
 pub use sampling::{Sampler, Sampling, greedy};
+pub use settings::{EffectiveSetting, Setting, SettingKey};
 pub use simulate::{Capacity, PolicyCurve, Simulation, simulate};
 pub use timeline::TokenTimeline;
 pub use trace::write_trace;

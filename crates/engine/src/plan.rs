@@ -6,12 +6,13 @@
 use std::path::Path;
 
 use coldpress_experts::{
-    Geometry, LazyConfig, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, mapped_place_bytes, read_ring_bytes,
+    Geometry, LazyConfig, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, RouteTelemetry, mapped_place_bytes,
+    read_ring_bytes,
 };
 use coldpress_formats::ModelFile;
 use coldpress_kernels::{Isa, Kernels};
 use coldpress_memory::plan::{
-    CHUNK_TOKENS_MINIMUM, CONTEXT_MINIMUM, ContextRoom, Plan, PlanInput, RecordClass, context_room,
+    CHUNK_TOKENS_MINIMUM, CONTEXT_MINIMUM, ContextRoom, Plan, PlanInput, PlanNote, RecordClass, context_room,
     plan as divide, resident_budget, smallest_budget,
 };
 use coldpress_memory::{Bytes, MachineFacts, Suggestion};
@@ -24,9 +25,12 @@ use crate::configuration::{ForceMode, LoadConfiguration, PackUse, Residency};
 use crate::disk_tuning::Reading;
 use crate::error::EngineError;
 use crate::keeper::SlotPlan;
+use crate::gate::Gate;
 use crate::learnt::PolicyChoice;
 use crate::packs;
+use crate::press::{LOW_RAM_CHUNK, LOW_RAM_CONTEXT, Press, default_advice_cap};
 use crate::sampling::Sampler;
+use crate::settings::{EffectiveSetting, SettingKey, effective};
 use crate::vocabulary::tokenizer_source;
 
 /// Context used when nobody asks for another one.
@@ -81,6 +85,10 @@ pub struct PlanReport {
     pub pack: Option<std::path::PathBuf>,
     /// Part of the read ring that holds records on their way into a pack that fills while the model runs.
     pub pack_staging: Bytes,
+    /// Part of the read ring that router advice may keep of experts beyond their places.
+    pub advice_bytes: Bytes,
+    /// Part of the scratch that counts the uses of experts.
+    pub telemetry_bytes: Bytes,
     /// Memory that the machine, its control groups and limits leave to this process.
     pub usable: Bytes,
     /// Threads that compute.
@@ -95,6 +103,10 @@ pub struct PlanReport {
     pub policy: PolicyChoice,
     /// What the mode means beyond the figures.
     pub notes: Vec<String>,
+    /// Whether what the plan takes can be had now.
+    pub gate: Gate,
+    /// Every setting, what it came to and who chose it.
+    pub settings: Vec<EffectiveSetting>,
     /// The division of the budget.
     pub plan: Plan,
 }
@@ -142,7 +154,7 @@ pub(crate) fn slot_plan(prepared: &Prepared, configuration: &LoadConfiguration) 
 /// # Errors
 /// The file is bad, an option does not fit the machine, or the budget cannot work.
 pub fn plan(path: &Path, configuration: &LoadConfiguration) -> Result<PlanReport, EngineError> {
-    Ok(prepare(path, configuration)?.report)
+    Ok(prepare_again(path, configuration)?.report)
 }
 
 /// What a model is, from the headers of its files. Looks at neither budget nor machine.
@@ -156,8 +168,15 @@ pub fn model_summary(path: &Path) -> Result<ModelSummary, EngineError> {
     Ok(summary(&file, &spec, geometry.as_ref()))
 }
 
-/// Opens a model file, describes it and divides the budget.
+/// Opens a model file, describes it and divides the budget, for a load: refused where what the plan takes cannot be had now.
 pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<Prepared, EngineError> {
+    let prepared = prepare_again(path, configuration)?;
+    prepared.report.gate.pass()?;
+    Ok(prepared)
+}
+
+/// As [`prepare`] without the memory gate, for a runtime that holds already what it will need.
+pub(crate) fn prepare_again(path: &Path, configuration: &LoadConfiguration) -> Result<Prepared, EngineError> {
     prepare_file(ModelFile::open(path)?, MachineFacts::detect()?, configuration)
 }
 
@@ -183,37 +202,58 @@ pub(crate) fn prepare_file(
     // A pack that will be written before the first token needs no ring for arranging records either.
     let packed = pack.is_some() || configuration.pack.builds();
     let (mut residency, mut reason, mut plan) = shares.choose(configuration, packed, Bytes::ZERO)?;
-    let mut pack_staging = Bytes::ZERO;
-    if residency == Residency::Streamed && !packed && matches!(configuration.pack, PackUse::Fill(_)) {
-        let wanted = shares.pack_staging();
-        // Where there is no room, nothing is written: no budget that works becomes one that does not.
-        if let Ok(staged) = shares.choose(configuration, packed, wanted) {
-            (residency, reason, plan) = staged;
-            pack_staging = wanted;
-        }
+    // What is of use where there is room: where there is none, no budget that works becomes one that does not.
+    let mut spare = Bytes::ZERO;
+    let wanted = shares.wanted_spare(configuration, residency, packed);
+    if wanted > Bytes::ZERO
+        && let Ok(with_spare) = shares.choose(configuration, packed, wanted)
+    {
+        (residency, reason, plan) = with_spare;
+        spare = wanted;
     }
+    let (pack_staging, advice_bytes) = match residency {
+        Residency::Mapped => (Bytes::ZERO, spare.saturating_add(shares.advice_asked(configuration))),
+        _ => (spare, Bytes::ZERO),
+    };
     let reading = Reading::planned(configuration, residency, &file, pack.as_ref(), geometry.as_ref());
     let policy = if complete {
         PolicyChoice::of(configuration, &file, &spec, &mut notes)?
     } else {
         PolicyChoice::of(&configuration.clone().without_profiles(), &file, &spec, &mut notes)?
     };
-    let room = shares.room(configuration, packed, pack_staging, &plan)?;
-    let report = PlanReport {
+    let room = shares.room(configuration, packed, spare, &plan)?;
+    let gate = Gate::of(configuration, &facts, &plan, room.smallest_budget);
+    let mut mode_notes = mode_notes(residency, configuration.force_mode);
+    if let Some(note) = gate.note() {
+        // The gate says the same with what others hold.
+        plan.notes.retain(|note| !matches!(note, PlanNote::MoreThanUsable { .. }));
+        mode_notes.push(note);
+    }
+    if configuration.router_advice && residency != Residency::Mapped {
+        mode_notes.push("router advice has no effect here: it is for --residency mapped".to_owned());
+    } else if configuration.router_advice && advice_bytes == Bytes::ZERO {
+        mode_notes.push("the budget has no room for router advice: it keeps nothing".to_owned());
+    }
+    let mut report = PlanReport {
         model: summary(&file, &spec, geometry.as_ref()),
         residency,
         reason,
         pack: pack.as_ref().map(|pack| pack.file().path().to_owned()),
         pack_staging,
+        advice_bytes,
+        telemetry_bytes: shares.telemetry_bytes(configuration),
         usable: facts.usable,
         threads,
         isa: kernels.isa().name(),
         kv_type: configuration.kv_type.name(),
         reading,
         policy,
-        notes: mode_notes(residency, configuration.force_mode),
+        notes: mode_notes,
+        gate,
+        settings: Vec::new(),
         plan,
     };
+    report.settings = effective(configuration, &report);
     Ok(Prepared { file, spec, kernels, pack, report, room, notes })
 }
 
@@ -274,6 +314,44 @@ fn summary(file: &ModelFile, spec: &ModelSpec, geometry: Option<&Geometry>) -> M
     }
 }
 
+/// Context and prefill chunk that nobody asked for.
+fn defaults(configuration: &LoadConfiguration) -> (u32, u32) {
+    let low = |key, small, usual| if configuration.low_ram_chooses(key) { small } else { usual };
+    (
+        low(SettingKey::Context, LOW_RAM_CONTEXT, CONTEXT_DEFAULT),
+        low(SettingKey::Chunk, LOW_RAM_CHUNK, CHUNK_DEFAULT),
+    )
+}
+
+/// The share of the experts that stays on disk, from the cold fraction or the resident cap, whichever keeps fewer of them in
+/// memory. A cold fraction gives way to what a token needs; a cap is refused where it holds less.
+fn cold_fraction(
+    configuration: &LoadConfiguration,
+    records: &[RecordClass],
+    slots_minimum: u64,
+) -> Result<Option<f64>, EngineError> {
+    let asked = configuration.press.cold_fraction().or(configuration.slots.map(|_| 1.0));
+    let total: u64 = records.iter().map(|class| class.count).sum();
+    let all: Bytes = records.iter().map(|class| class.record_bytes.saturating_mul(class.count)).sum();
+    let largest = records.iter().map(|class| class.record_bytes).max().unwrap_or(Bytes::ZERO);
+    let Some(cap) = configuration.resident_cap.bytes(all).filter(|cap| *cap < all) else {
+        return Ok(asked);
+    };
+    let held = cap.0 / largest.0.max(1);
+    let least = slots_minimum.min(total);
+    if held < least {
+        return Err(EngineError::BadOption(format!(
+            "a resident cap of {cap} holds {held} experts of {largest}; one token and the reads of the next one need {least}: \
+             give {} {} or more, or a smaller cold fraction instead of a cap",
+            SettingKey::ResidentCap.flag(),
+            largest.saturating_mul(least).0
+        )));
+    }
+    // Half an expert more, so that rounding in the share cannot lose one.
+    let cold = 1.0 - (held as f64 + 0.5) / total as f64;
+    Ok(Some(asked.map_or(cold, |asked| asked.max(cold))))
+}
+
 /// The sizes that a plan is made of.
 struct Shares<'a> {
     file: &'a ModelFile,
@@ -289,22 +367,22 @@ impl Shares<'_> {
         &self,
         configuration: &LoadConfiguration,
         packed: bool,
-        pack_staging: Bytes,
+        spare: Bytes,
     ) -> Result<(Residency, String, Plan), EngineError> {
         let mut input = self.input(configuration, packed)?;
-        input.read_ring = input.read_ring.saturating_add(pack_staging);
-        if configuration.residency == Residency::Resident {
-            if configuration.cold_fraction.is_some_and(|fraction| fraction > 0.0) {
-                let reason =
-                    "a cold fraction above 0 keeps experts on disk: it does not go with --residency resident";
-                return Err(EngineError::BadOption(reason.to_owned()));
-            }
+        input.read_ring = input.read_ring.saturating_add(spare);
+        configuration.check_conflicts(self.geometry.map(|geometry| Bytes(geometry.records_bytes())))?;
+        if configuration.must_be_resident() {
             let minimum = input.records_minimum;
             let all = input.records_total();
             let spared = input.slots_at(all).saturating_sub(input.slots_at(minimum));
-            let savings = vec![Suggestion { flag: "--residency streamed".to_owned(), saves: spared }];
+            let (flag, reason) = match configuration.press {
+                Press::Disabled => ("--press auto", "press disabled: nothing is evicted"),
+                _ => ("--residency streamed", "as asked"),
+            };
+            let savings = vec![Suggestion { flag: flag.to_owned(), saves: spared }];
             let input = PlanInput { records_minimum: all, other_savings: savings, ..input };
-            return Ok((Residency::Resident, "as asked".to_owned(), divide(&input)?));
+            return Ok((Residency::Resident, reason.to_owned(), divide(&input)?));
         }
         if configuration.residency == Residency::Mapped && self.geometry.is_some() && !packed {
             let reason = "experts can be used in place in a pack only: run `coldpress pack` first, or choose another residency";
@@ -321,11 +399,15 @@ impl Shares<'_> {
             (Residency::Resident, "all experts fit the budget".to_owned(), plan)
         } else {
             let share = 100.0 * plan.slot_count as f64 / plan.records_total as f64;
-            let reason = match configuration.cold_fraction {
-                Some(fraction) => {
+            let capped = configuration.resident_cap.bytes(input.expert_bytes_total());
+            let reason = match (configuration.press.cold_fraction(), capped) {
+                (Some(fraction), _) if input.cold_fraction == Some(fraction) => {
                     format!("the cold fraction of {fraction} keeps {share:.0}% of the experts in memory")
                 }
-                None => format!("{share:.0}% of the experts fit the budget"),
+                (_, Some(cap)) if input.slots_at(plan.slot_count + 1) > cap => {
+                    format!("the resident cap of {cap} keeps {share:.0}% of the experts in memory")
+                }
+                _ => format!("{share:.0}% of the experts fit the budget"),
             };
             (Residency::Streamed, reason, plan)
         })
@@ -336,16 +418,16 @@ impl Shares<'_> {
         &self,
         configuration: &LoadConfiguration,
         packed: bool,
-        pack_staging: Bytes,
+        spare: Bytes,
         plan: &Plan,
     ) -> Result<Room, EngineError> {
         let mut input = self.input(configuration, packed)?;
-        if configuration.residency == Residency::Resident {
+        if configuration.must_be_resident() {
             input.records_minimum = input.records_total();
         }
-        // Records are only staged where there is room, so the smallest budget knows nothing of them.
+        // Spare memory is only taken where there is room, so the smallest budget knows nothing of them.
         let smallest_budget = smallest_budget(&input);
-        input.read_ring = input.read_ring.saturating_add(pack_staging);
+        input.read_ring = input.read_ring.saturating_add(spare);
         let trained = u32::try_from(self.spec.trained_context).unwrap_or(u32::MAX);
         Ok(Room {
             smallest_budget,
@@ -365,10 +447,12 @@ impl Shares<'_> {
         let spec = self.spec;
         let trained = u32::try_from(spec.trained_context).unwrap_or(u32::MAX);
         let scratch = scratch_cost(spec, LOGIT_ROWS, self.threads);
-        let context = configuration.context.unwrap_or(CONTEXT_DEFAULT.min(trained));
+        let (default_context, default_chunk) = defaults(configuration);
+        let context = configuration.context.unwrap_or(default_context.min(trained));
         let kv_per_token = |kv_type: KvType| Bytes(kv_bytes_per_token(spec, kv_type) as u64);
         let slots_minimum = configuration.slots.unwrap_or(spec.experts_per_token() as u64 + READ_AHEAD_SLOTS);
         let records: Vec<RecordClass> = self.record_classes(configuration.residency);
+        let cold_fraction = cold_fraction(configuration, &records, slots_minimum)?;
         // Dense weights stream through two pieces before there are any slots; a block of alignment at both ends.
         let dense_ring =
             2 * (dense_piece_bytes(spec) + 2 * RECORD_ALIGNMENT).next_multiple_of(self.facts.page_size);
@@ -404,19 +488,49 @@ impl Shares<'_> {
             context,
             context_explicit: configuration.context.is_some(),
             context_minimum: CONTEXT_MINIMUM,
-            scratch_fixed: Bytes(scratch.fixed + Sampler::bytes(spec.vocabulary)),
+            scratch_fixed: Bytes(scratch.fixed + Sampler::bytes(spec.vocabulary))
+                .saturating_add(self.telemetry_bytes(configuration)),
             scratch_per_chunk_token: Bytes(scratch.per_row),
             scratch_per_block_token: Bytes(scratch.per_block_row),
             block_tokens: BLOCK_ROWS as u32,
-            chunk_tokens_wanted: configuration.chunk_tokens.unwrap_or(CHUNK_DEFAULT).min(context),
+            chunk_tokens_wanted: configuration.chunk_tokens.unwrap_or(default_chunk).min(context),
             chunk_tokens_minimum: configuration.chunk_tokens.unwrap_or(CHUNK_TOKENS_MINIMUM),
-            read_ring: Bytes(experts_ring.max(dense_ring as u64)),
+            read_ring: Bytes(experts_ring.max(dense_ring as u64))
+                .saturating_add(self.advice_asked(configuration)),
             records,
             records_minimum: slots_minimum,
-            cold_fraction: configuration.cold_fraction.or(configuration.slots.map(|_| 1.0)),
+            cold_fraction,
             page_bytes: self.facts.page_size as u64,
             other_savings: savings,
         })
+    }
+
+    /// What router advice was told to keep, part of the read ring.
+    fn advice_asked(&self, configuration: &LoadConfiguration) -> Bytes {
+        let applies = self.geometry.is_some() && configuration.advises();
+        configuration.router_advice_cap.filter(|_| applies).unwrap_or(Bytes::ZERO)
+    }
+
+    /// Memory in the read ring that is of use where there is room: for records on their way into a pack, or for what router
+    /// advice keeps where nobody said how much.
+    fn wanted_spare(&self, configuration: &LoadConfiguration, residency: Residency, packed: bool) -> Bytes {
+        let Some(geometry) = self.geometry else { return Bytes::ZERO };
+        if residency == Residency::Streamed && !packed && matches!(configuration.pack, PackUse::Fill(_)) {
+            return self.pack_staging();
+        }
+        if configuration.advises() && configuration.router_advice_cap.is_none() {
+            let budget = self.facts.budget(configuration.budget);
+            return default_advice_cap(geometry, self.spec.experts_per_token(), budget);
+        }
+        Bytes::ZERO
+    }
+
+    /// What route telemetry takes, part of the scratch.
+    fn telemetry_bytes(&self, configuration: &LoadConfiguration) -> Bytes {
+        match self.geometry.filter(|_| configuration.route_telemetry) {
+            Some(geometry) => RouteTelemetry::bytes(geometry),
+            None => Bytes::ZERO,
+        }
     }
 
     fn record_classes(&self, residency: Residency) -> Vec<RecordClass> {

@@ -19,7 +19,7 @@ use crate::disk_tuning::{self, Reading};
 use crate::error::EngineError;
 use crate::generate::{FinishReason, GenerateObserver, GenerateOptions, Generation};
 use crate::learnt::{Profile, profile, write_profile};
-use crate::plan::prepare;
+use crate::plan::prepare_again;
 use crate::runtime::{LoadObserver, Runtime, open_experts};
 use crate::simulate::{Capacity, Simulation, simulate};
 
@@ -204,7 +204,7 @@ impl Runtime {
         observer: &mut dyn GenerateObserver,
     ) -> Result<(), EngineError> {
         self.check_files()?;
-        let mut prepared = prepare(&self.files[0].path, configuration)?;
+        let mut prepared = prepare_again(&self.files[0].path, configuration)?;
         self.wake()?;
         self.experts = None;
         if measure_disk {
