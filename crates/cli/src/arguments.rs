@@ -1,12 +1,15 @@
 //! The command line: what was typed, checked for form but not yet for sense.
 //!
 //! Sizes, fractions and names are parsed here, so that a mistake is a usage error (exit code 2) before any file is
-//! opened. `environment.rs` adds what comes from variables.
+//! opened. The settings of a load are rows of the table in `choices.rs`; `environment.rs` adds what comes from variables.
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use coldpress::{BudgetSpec, Bytes, Capacity, ForceMode, KvType, Prefetch, ReaderKind, Residency, SizeSpec};
+use coldpress::{BudgetSpec, Bytes, Capacity, Residency, SizeSpec};
+
+use crate::flags::{Flags, SeriesFlags};
+use crate::values::policy;
 
 /// Steps of a range of cache sizes.
 const RANGE_STEPS: usize = 8;
@@ -70,58 +73,13 @@ impl Command {
     }
 }
 
-/// Options that decide how a model is loaded.
+/// The model and how it is loaded.
 #[derive(Debug, Args)]
 pub struct LoadArguments {
-    /// Bound on the memory of the whole process: 6GiB, 800MB, 25% (of usable memory), 50%model (of the model's files),
-    /// unlimited [default: 70%]
-    #[arg(long, value_name = "SIZE")]
-    pub budget: Option<BudgetSpec>,
-    /// Who holds the experts' bytes [default: auto]
-    #[arg(long, value_name = "MODE", value_parser = named(&Residency::ALL))]
-    pub residency: Option<Residency>,
-    /// Positions of the KV cache [default: up to 8192, as the model and the budget allow]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub ctx: Option<u32>,
-    #[command(flatten)]
-    pub common: CommonArguments,
-}
-
-/// The model and those options of a load that a series of measurements shares.
-#[derive(Debug, Args)]
-pub struct CommonArguments {
     /// Model file: a .gguf, any part of a split set, or a folder that holds one set.
     pub model: PathBuf,
-    /// Share of the routed-expert bytes, 0 to 1, that may live only on disk
-    #[arg(long, value_name = "F", value_parser = fraction)]
-    pub cold_fraction: Option<f64>,
-    /// Prompt tokens that pass each layer together [default: up to 4096, as context and budget allow]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub chunk: Option<u32>,
-    /// Threads that compute [default: the processors this process may use]
-    #[arg(long, value_name = "N", value_parser = thread_count)]
-    pub threads: Option<usize>,
-    /// Cache policy [default: what `tune` found best for the model, else per-layer-lfu]
-    #[arg(long, value_name = "NAME", value_parser = policy)]
-    pub policy: Option<String>,
-    /// Rules that split text before byte-pair encoding, for a file that names unknown ones
-    #[arg(long, value_name = "NAME")]
-    pub pre_tokenizer: Option<String>,
-    /// How experts are read [default: auto]
-    #[arg(long, value_name = "KIND", value_parser = named(&ReaderKind::ALL))]
-    pub reader: Option<ReaderKind>,
-    /// Whether experts are read before a router asks for them [default: what `tune` found best for the model, else auto: while it pays]
-    #[arg(long, value_name = "WHEN", value_parser = named(&Prefetch::ALL))]
-    pub prefetch: Option<Prefetch>,
-    /// How --residency mapped gives experts back to the system [default: soft]
-    #[arg(long, value_name = "MODE", value_parser = named(&ForceMode::ALL))]
-    pub force_mode: Option<ForceMode>,
-    /// Precision of the KV cache [default: f16]
-    #[arg(long, value_name = "TYPE", value_parser = named(&KvType::ALL))]
-    pub kv: Option<KvType>,
-    /// Pack file to read experts from [default: the one in the cache folder, if `pack` wrote it]
-    #[arg(long, value_name = "FILE")]
-    pub pack: Option<PathBuf>,
+    #[command(flatten)]
+    pub flags: Flags,
 }
 
 /// Options that decide how tokens are chosen.
@@ -280,8 +238,10 @@ pub struct BenchArguments {
     /// Runs of each measurement
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = token_count)]
     pub repeat: usize,
+    /// Model file: a .gguf, any part of a split set, or a folder that holds one set.
+    pub model: PathBuf,
     #[command(flatten)]
-    pub common: CommonArguments,
+    pub flags: SeriesFlags,
     /// Print one JSON object with every run instead of the tables
     #[arg(long)]
     pub json: bool,
@@ -414,20 +374,6 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-fn fraction(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
-        _ => Err(format!("'{text}' is not a number between 0 and 1")),
-    }
-}
-
-fn thread_count(text: &str) -> Result<usize, String> {
-    match text.parse::<usize>() {
-        Ok(value) if (1..=coldpress::THREADS_MAX).contains(&value) => Ok(value),
-        _ => Err(format!("'{text}' is not a number between 1 and {}", coldpress::THREADS_MAX)),
-    }
-}
-
 fn token_count(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(value) if value >= 1 => Ok(value),
@@ -461,14 +407,6 @@ fn capacities(text: &str) -> Result<Capacities, String> {
         Some(list) if list.len() <= CAPACITIES_MAX => Ok(Capacities(list)),
         Some(list) => Err(format!("{} cache sizes; at most {CAPACITIES_MAX} can be compared", list.len())),
         None => Err(wrong()),
-    }
-}
-
-fn policy(text: &str) -> Result<String, String> {
-    if coldpress::POLICIES.contains(&text) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("'{text}' is not a policy; known: {}", coldpress::POLICIES.join(", ")))
     }
 }
 

@@ -22,7 +22,7 @@ const TEMPERATURE_DEFAULT: f32 = 0.7;
 /// Loading or generating failed, the file has no chat template, or standard output failed.
 pub fn chat(arguments: &ChatArguments, environment: &Environment) -> Result<Ended> {
     let configuration = load::conversation(&arguments.load, environment);
-    let mut runtime = load::load(&arguments.load.common.model, &configuration)?;
+    let mut runtime = load::load(&arguments.load.model, &configuration)?;
     if !runtime.has_chat_template() {
         let reason = "this file has no chat template: use `run --raw` to continue a text";
         return Err(Usage(anyhow::anyhow!(reason)).into());

@@ -15,8 +15,9 @@ use crate::{Ended, output};
 /// The machine cannot run the forced instruction set or tells nothing of its memory, the path does not exist, or standard
 /// output failed.
 pub fn doctor(arguments: &DoctorArguments, environment: &Environment) -> Result<Ended> {
-    let mut configuration = LoadConfiguration::default().pack(environment.pack_use(None));
-    if let Some(isa) = environment.isa {
+    let choices = environment.alone();
+    let mut configuration = LoadConfiguration::default().pack(choices.pack_use());
+    if let Some(isa) = choices.isa {
         configuration = configuration.isa(isa);
     }
     let path = arguments.path.clone().unwrap_or_else(|| default_folder(environment));
@@ -31,7 +32,7 @@ pub fn doctor(arguments: &DoctorArguments, environment: &Environment) -> Result<
 
 /// The folder of packs, or the nearest one above it that exists.
 fn default_folder(environment: &Environment) -> PathBuf {
-    let packs = environment.pack_folder.as_ref().and_then(|folder| std::path::absolute(folder).ok());
+    let packs = environment.alone().pack_folder.and_then(|folder| std::path::absolute(folder).ok());
     let existing =
         packs.and_then(|packs| packs.ancestors().find(|folder| folder.is_dir()).map(PathBuf::from));
     existing.unwrap_or_else(|| PathBuf::from("."))

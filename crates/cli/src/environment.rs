@@ -1,143 +1,124 @@
 //! Environment variables of the program, read once at start. Nothing below the program reads the environment.
 //!
-//! `COLDPRESS_ISA` forces an instruction set; `COLDPRESS_PRESTACK` = 1 writes a model's pack before the first token,
-//! lazy fills it with experts as they are first used, 0 never writes one (a complete pack is used in any case); `COLDPRESS_PRESTACK_CACHE_DIR` is where packs live;
-//! `COLDPRESS_FORCE_MODE` = soft or force is how mapped experts are given back; `COLDPRESS_DISK_PROBE` = 0 never measures a
-//! disk at start and forgets earlier measurements.
-//! `COLDPRESS_POLICY` names an eviction policy; `COLDPRESS_PREFETCH` = auto, on or off is whether to read ahead;
-//! `COLDPRESS_HOTLIST` = 0 neither reads nor writes hotlists.
-//! A flag wins over its variable.
+//! Every setting has a variable; the table in `choices.rs` names them all and says what their values mean. An empty variable
+//! counts as not set. A value that means nothing is an error that names the variable; a name that begins like ours and is
+//! none is a note with the nearest one. A flag wins over its variable.
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
-use coldpress::{ForceMode, Isa, PackUse, Prefetch};
+use anyhow::{Result, bail};
 
-/// When a model's pack is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prestack {
-    /// Only by `coldpress pack`.
-    Never,
-    /// While the model runs, expert by expert.
-    Lazy,
-    /// Before the first token.
-    Before,
-}
+use crate::choices::{Choices, ROWS};
+use crate::flags::{Flags, Given};
+
+/// What all our variables begin with.
+const PREFIX: &str = "COLDPRESS_";
+/// Names with more changes between them are not mistaken for each other.
+const CHANGES_MAX: usize = 4;
 
 /// What the environment asks for.
 #[derive(Debug)]
 pub struct Environment {
-    /// Forced instruction set.
-    pub isa: Option<Isa>,
-    /// When packs are written.
-    pub prestack: Prestack,
-    /// Eviction policy.
-    pub policy: Option<String>,
-    /// Whether to read ahead.
-    pub prefetch: Option<Prefetch>,
-    /// Folder for hotlists; `None` where they are not wanted or no cache folder is known.
-    pub hotlist_folder: Option<PathBuf>,
-    /// Folder for packs; `None` where no cache folder is known.
-    pub pack_folder: Option<PathBuf>,
-    /// How mapped experts are given back.
-    pub force_mode: Option<ForceMode>,
-    /// Folder for measurements of disks; `None` when nothing is to be measured.
-    pub disk_probe: Option<PathBuf>,
+    /// The settings that are given, at most one of each.
+    pub variables: Vec<Given>,
+    /// Folder for packs where nobody names one; `None` where no cache folder is known.
+    cache_folder: Option<PathBuf>,
+    /// What the user should know of the variables.
+    pub notes: Vec<String>,
 }
 
 impl Environment {
     /// Reads the variables of this process.
     ///
     /// # Errors
-    /// A variable with a value that means nothing, by name.
+    /// A variable with a value that means nothing, by name; two variables for one setting.
     pub fn read() -> Result<Self> {
-        Self::from(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+        let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+        Self::from(names, |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    fn from(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let isa = match variable("COLDPRESS_ISA").filter(|value| !value.is_empty()) {
-            None => None,
-            Some(name) => Some(Isa::parse(&name).with_context(|| {
-                let known = Isa::ALL.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", ");
-                format!("COLDPRESS_ISA is '{name}'; known instruction sets: {known}")
-            })?),
-        };
-        let prestack = match variable("COLDPRESS_PRESTACK").as_deref() {
-            None | Some("" | "0") => Prestack::Never,
-            Some("lazy") => Prestack::Lazy,
-            Some("1") => Prestack::Before,
-            Some(other) => bail!("COLDPRESS_PRESTACK is '{other}'; it must be 0, 1 or lazy"),
-        };
-        let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let pack_folder = set("COLDPRESS_PRESTACK_CACHE_DIR").or_else(|| {
-            if cfg!(target_os = "macos") {
-                set("HOME").map(|home| home.join("Library/Caches/coldpress"))
-            } else {
-                set("XDG_CACHE_HOME")
-                    .or_else(|| set("HOME").map(|home| home.join(".cache")))
-                    .map(|cache| cache.join("coldpress"))
+    fn from(names: impl Iterator<Item = String>, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let mut variables: Vec<Given> = Vec::new();
+        for row in &ROWS {
+            let Some(value) = set(row.variable()) else { continue };
+            if let Err(reason) = row.check(&value) {
+                bail!("{} is '{value}': {reason}", row.variable());
             }
-        });
-        let force_mode = match variable("COLDPRESS_FORCE_MODE").filter(|value| !value.is_empty()) {
-            None => None,
-            Some(name) => {
-                let found = ForceMode::ALL.into_iter().find(|&(known, _)| known == name);
-                let unknown = || format!("COLDPRESS_FORCE_MODE is '{name}'; it must be soft or force");
-                Some(found.with_context(unknown)?.1)
+            if let Some(earlier) = variables.iter().find(|given| given.row.key == row.key) {
+                bail!(
+                    "{} and {} both choose the {}: leave one of them out",
+                    earlier.row.variable(),
+                    row.variable(),
+                    row.key.name()
+                );
             }
-        };
-        let disk_probe = match variable("COLDPRESS_DISK_PROBE").as_deref() {
-            None | Some("" | "1") => pack_folder.clone(),
-            Some("0") => None,
-            Some(other) => bail!("COLDPRESS_DISK_PROBE is '{other}'; it must be 0 or 1"),
-        };
-        let hotlist_folder = match variable("COLDPRESS_HOTLIST").as_deref() {
-            None | Some("" | "1") => pack_folder.clone(),
-            Some("0") => None,
-            Some(other) => bail!("COLDPRESS_HOTLIST is '{other}'; it must be 0 or 1"),
-        };
-        let policy = variable("COLDPRESS_POLICY").filter(|value| !value.is_empty());
-        if let Some(name) = policy.as_deref().filter(|name| !coldpress::POLICIES.contains(name)) {
-            bail!("COLDPRESS_POLICY is '{name}'; known policies: {}", coldpress::POLICIES.join(", "));
+            variables.push(Given { row, value });
         }
-        let prefetch = match variable("COLDPRESS_PREFETCH").filter(|value| !value.is_empty()) {
-            None => None,
-            Some(name) => {
-                let found = Prefetch::ALL.into_iter().find(|&(known, _)| known == name);
-                let unknown = || format!("COLDPRESS_PREFETCH is '{name}'; it must be auto, on or off");
-                Some(found.with_context(unknown)?.1)
-            }
+        let folder = |name: &str| set(name).map(PathBuf::from);
+        let cache_folder = if cfg!(target_os = "macos") {
+            folder("HOME").map(|home| home.join("Library/Caches/coldpress"))
+        } else {
+            folder("XDG_CACHE_HOME")
+                .or_else(|| folder("HOME").map(|home| home.join(".cache")))
+                .map(|cache| cache.join("coldpress"))
         };
-        Ok(Self { isa, policy, prefetch, hotlist_folder, prestack, pack_folder, force_mode, disk_probe })
+        let mut unknown: Vec<String> = names.filter(|name| name.starts_with(PREFIX)).collect();
+        unknown.retain(|name| ROWS.iter().all(|row| row.variable() != name.as_str()));
+        unknown.sort_unstable();
+        Ok(Self { variables, cache_folder, notes: unknown.iter().map(|name| unknown_note(name)).collect() })
     }
 
-    /// How packs are used, given the `--pack` flag.
-    pub fn pack_use(&self, flag: Option<&PathBuf>) -> PackUse {
-        match (flag, &self.pack_folder) {
-            (Some(file), _) => PackUse::File(file.clone()),
-            (None, Some(folder)) => match self.prestack {
-                Prestack::Never => PackUse::IfPresent(folder.clone()),
-                Prestack::Lazy => PackUse::Fill(folder.clone()),
-                Prestack::Before => PackUse::BuildIfAbsent(folder.clone()),
-            },
-            (None, None) => PackUse::Never,
+    /// What the environment and the flags of a command come to.
+    pub fn choices(&self, flags: &Flags) -> Choices {
+        Choices::of(&self.variables, flags, self.cache_folder.clone())
+    }
+
+    /// What the environment alone comes to.
+    pub fn alone(&self) -> Choices {
+        self.choices(&Flags::default())
+    }
+}
+
+fn unknown_note(name: &str) -> String {
+    let nearest = ROWS.iter().map(|row| row.variable()).min_by_key(|known| changes(name, known));
+    let nearest = nearest.filter(|known| changes(name, known) <= CHANGES_MAX);
+    let meant = nearest.map_or_else(String::new, |known| format!("; did you mean {known}?"));
+    // The name comes from outside and goes to a terminal.
+    let name: String = name.escape_debug().take(80).collect();
+    format!("the environment variable {name} is unknown and has no effect{meant}")
+}
+
+/// Letters to add, drop or replace to make one name of the other (Levenshtein).
+fn changes(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (above, letter) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], above + 1);
+        for column in 0..b.len() {
+            let replaced = diagonal + usize::from(b[column] != letter);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
         }
     }
+    row[b.len()]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coldpress::PackUse;
 
     fn read(variables: &[(&str, &str)]) -> Result<Environment> {
-        Environment::from(|name| {
+        let names = variables.iter().map(|&(name, _)| name.to_owned());
+        Environment::from(names, |name| {
             variables.iter().find(|&&(known, _)| known == name).map(|&(_, value)| value.to_owned())
         })
     }
 
     #[test]
     fn the_cache_folder_follows_the_most_specific_variable() {
-        let folder = |variables| read(variables).expect("valid").pack_folder;
+        let folder = |variables| read(variables).expect("valid").alone().pack_folder;
         assert_eq!(folder(&[]), None);
         assert_eq!(
             folder(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x"), ("COLDPRESS_PRESTACK_CACHE_DIR", "/p")]),
@@ -154,20 +135,48 @@ mod tests {
             ("COLDPRESS_FORCE_MODE", "hard"),
             ("COLDPRESS_DISK_PROBE", "maybe"),
             ("COLDPRESS_PREFETCH", "sometimes"),
+            ("COLDPRESS_BUDGET", "much"),
+            ("COLDPRESS_PRESS", "1.5"),
+            ("COLDPRESS_MAX_RESIDENT", "30%"),
+            ("COLDPRESS_THREADS", "0"),
+            ("COLDPRESS_LOW_RAM", "2"),
         ];
         for (name, value) in wrong {
             let message = read(&[(name, value)]).expect_err("refused").to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");
+            assert!(read(&[(name, "")]).is_ok_and(|read| read.variables.is_empty()), "{name} is not set");
         }
     }
 
     #[test]
-    fn a_flag_wins() {
+    fn two_variables_for_one_setting_are_refused() {
+        let both = [("COLDPRESS_PRESS", "auto"), ("COLDPRESS_COLD_FRACTION", "0.5")];
+        let message = read(&both).expect_err("refused").to_string();
+        assert!(both.iter().all(|(name, _)| message.contains(name)), "{message}");
+    }
+
+    #[test]
+    fn names_that_are_none_of_ours_are_noted() {
+        let notes = read(&[("COLDPRESS_BUGDET", "1"), ("COLDPRESS_SOMETHING_ELSE", "1"), ("PATH", "x")]);
+        let notes = notes.expect("valid").notes;
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes[0].ends_with("did you mean COLDPRESS_BUDGET?"), "{notes:?}");
+        assert!(notes[1].contains("COLDPRESS_SOMETHING_ELSE") && !notes[1].contains("mean"), "{notes:?}");
+    }
+
+    #[test]
+    fn changes_are_counted() {
+        assert_eq!([changes("", "ab"), changes("ab", ""), changes("kitten", "sitting")], [2, 2, 3]);
+        assert_eq!(changes("same", "same"), 0);
+    }
+
+    #[test]
+    fn words_of_earlier_versions_still_work() {
         let environment = read(&[("HOME", "/h"), ("COLDPRESS_PRESTACK", "1")]).expect("valid");
-        assert!(matches!(environment.pack_use(None), PackUse::BuildIfAbsent(_)));
+        assert!(matches!(environment.alone().pack_use(), PackUse::BuildIfAbsent(_)));
         let lazy = read(&[("HOME", "/h"), ("COLDPRESS_PRESTACK", "lazy")]).expect("valid");
-        assert!(matches!(lazy.pack_use(None), PackUse::Fill(_)));
-        let file = PathBuf::from("x.cpack");
-        assert_eq!(environment.pack_use(Some(&file)), PackUse::File(file.clone()));
+        assert!(matches!(lazy.alone().pack_use(), PackUse::Fill(_)));
+        let never = read(&[("HOME", "/h"), ("COLDPRESS_PRESTACK", "0")]).expect("valid");
+        assert!(matches!(never.alone().pack_use(), PackUse::IfPresent(_)));
     }
 }

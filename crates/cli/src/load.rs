@@ -2,92 +2,21 @@
 
 use std::path::Path;
 
-use coldpress::{BudgetSpec, ChoiceOrigin, LoadConfiguration, LoadObserver, LoadStage, Runtime, SizeSpec};
+use coldpress::{LoadConfiguration, LoadObserver, LoadStage, Runtime};
 
-use crate::arguments::{CommonArguments, LoadArguments, SamplingArguments};
+use crate::arguments::{LoadArguments, SamplingArguments};
 use crate::environment::Environment;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, output};
 
 /// The configuration that flags and environment ask for.
 pub fn configuration(arguments: &LoadArguments, environment: &Environment) -> LoadConfiguration {
-    let mut configuration = common(&arguments.common, environment);
-    if let Some(budget) = arguments.budget.and_then(|budget| size(budget, &arguments.common.model)) {
-        configuration = configuration.budget(budget);
-    }
-    if let Some(residency) = arguments.residency {
-        configuration = configuration.residency(residency);
-    }
-    if let Some(context) = arguments.ctx {
-        configuration = configuration.context(context);
-    }
-    configuration
-}
-
-/// What a budget means for a model; `None` for a share of a model that cannot be opened, which the load or plan that
-/// follows says better.
-pub fn size(budget: BudgetSpec, model: &Path) -> Option<SizeSpec> {
-    match budget {
-        BudgetSpec::Size(size) => Some(size),
-        BudgetSpec::PercentOfModel(_) => {
-            coldpress::model_file_bytes(model).ok().map(|bytes| budget.for_model(bytes))
-        }
-    }
-}
-
-/// The part of a configuration that is the same for a series of measurements.
-pub fn common(arguments: &CommonArguments, environment: &Environment) -> LoadConfiguration {
-    let mut configuration = LoadConfiguration::default().pack(environment.pack_use(arguments.pack.as_ref()));
-    if let Some(isa) = environment.isa {
-        configuration = configuration.isa(isa);
-    }
-    if let Some(fraction) = arguments.cold_fraction {
-        configuration = configuration.cold_fraction(fraction);
-    }
-    if let Some(chunk) = arguments.chunk {
-        configuration = configuration.chunk_tokens(chunk);
-    }
-    if let Some(threads) = arguments.threads {
-        configuration = configuration.threads(threads);
-    }
-    match (&arguments.policy, &environment.policy) {
-        (Some(policy), _) => configuration = configuration.policy(policy, ChoiceOrigin::Flag),
-        (None, Some(policy)) => configuration = configuration.policy(policy, ChoiceOrigin::Environment),
-        (None, None) => {}
-    }
-    if let Some(folder) = &environment.pack_folder {
-        configuration = configuration.profiles(folder.clone());
-    }
-    if let Some(name) = &arguments.pre_tokenizer {
-        configuration = configuration.pre_tokenizer(name);
-    }
-    match (arguments.prefetch, environment.prefetch) {
-        (Some(prefetch), _) => configuration = configuration.prefetch(prefetch, ChoiceOrigin::Flag),
-        (None, Some(prefetch)) => configuration = configuration.prefetch(prefetch, ChoiceOrigin::Environment),
-        (None, None) => {}
-    }
-    if let Some(reader) = arguments.reader {
-        configuration = configuration.reader(reader);
-    }
-    if let Some(mode) = arguments.force_mode.or(environment.force_mode) {
-        configuration = configuration.force_mode(mode);
-    }
-    if let Some(folder) = &environment.disk_probe {
-        configuration = configuration.disk_probe(folder.clone());
-    }
-    if let Some(kv) = arguments.kv {
-        configuration = configuration.kv_type(kv);
-    }
-    configuration
+    environment.choices(&arguments.flags).configuration(&arguments.model, false)
 }
 
 /// The configuration of a command that talks: it starts with what earlier runs used.
 pub fn conversation(arguments: &LoadArguments, environment: &Environment) -> LoadConfiguration {
-    let configuration = configuration(arguments, environment);
-    match &environment.hotlist_folder {
-        Some(folder) => configuration.hotlists(folder.clone()),
-        None => configuration,
-    }
+    environment.choices(&arguments.flags).configuration(&arguments.model, true)
 }
 
 /// Remembers what a conversation used. A folder that cannot be written spoils no answer.

@@ -14,7 +14,7 @@ use crate::{Ended, Usage, interrupt, load, output};
 pub fn logits(arguments: &LogitsArguments, environment: &Environment) -> Result<Ended> {
     let ids = ids(&arguments.ids).map_err(Usage)?;
     let configuration = load::configuration(&arguments.load, environment);
-    let mut runtime = load::load(&arguments.load.common.model, &configuration)?;
+    let mut runtime = load::load(&arguments.load.model, &configuration)?;
     let mut file = NpyWriter::create(&arguments.out, ids.len(), runtime.vocabulary())?;
     let mut failure = None;
     runtime.logits(&ids, &mut |_, logits| {

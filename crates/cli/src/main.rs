@@ -1,16 +1,18 @@
 //! The `coldpress` program: turns a command line into calls of the library and prints what comes back.
 //!
 //! Text and JSON go to standard output, everything else to standard error. Exit codes: 0 ok, 1 failed, 2 bad usage,
-//! 3 does not fit the budget, 4 bad model file, 130 stopped by Ctrl-C. A reader that closes standard output ends the
+//! 3 does not fit the budget or the memory that can be had, 4 bad model file, 130 stopped by Ctrl-C. A reader that closes standard output ends the
 //! program quietly. This is the only crate that prints or reads the environment.
 #![forbid(unsafe_code)]
 
 mod arguments;
 mod bench;
 mod chat;
+mod choices;
 mod disk;
 mod doctor;
 mod environment;
+mod flags;
 mod inspect;
 mod interrupt;
 mod load;
@@ -25,6 +27,7 @@ mod settings;
 mod simulate;
 mod trace;
 mod tune;
+mod values;
 
 use std::process::ExitCode;
 
@@ -76,6 +79,9 @@ fn main() -> ExitCode {
 
 fn dispatch(arguments: Arguments) -> anyhow::Result<Ended> {
     let environment = Environment::read().map_err(Usage)?;
+    for note in &environment.notes {
+        output::line(&format!("note: {note}"));
+    }
     interrupt::watch()?;
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments, &environment),
@@ -123,7 +129,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         return exit::BAD_USAGE;
     }
     match error.downcast_ref::<EngineError>() {
-        Some(EngineError::DoesNotFit(_)) => exit::DOES_NOT_FIT,
+        Some(EngineError::DoesNotFit(_) | EngineError::NotAvailable(_)) => exit::DOES_NOT_FIT,
         Some(EngineError::BadOption(_) | EngineError::BadOutput { .. }) => exit::BAD_USAGE,
         Some(error) if error.is_bad_model() => exit::BAD_MODEL,
         _ => exit::FAILED,

@@ -8,7 +8,7 @@ use coldpress::PackReport;
 use crate::arguments::PackArguments;
 use crate::environment::Environment;
 use crate::load::Bars;
-use crate::{Ended, Usage, load, output};
+use crate::{Ended, Usage, choices, output};
 
 /// Runs the command.
 ///
@@ -17,7 +17,7 @@ use crate::{Ended, Usage, load, output};
 pub fn pack(arguments: &PackArguments, environment: &Environment) -> Result<Ended> {
     let place = place(arguments, environment)?;
     let mut bars = Bars::default();
-    let budget = arguments.budget.and_then(|budget| load::size(budget, &arguments.model));
+    let budget = arguments.budget.and_then(|budget| choices::size(budget, &arguments.model));
     let report = if arguments.verify {
         coldpress::verify_pack(&arguments.model, &place, budget, &mut bars)?
     } else {
@@ -32,9 +32,9 @@ pub fn pack(arguments: &PackArguments, environment: &Environment) -> Result<Ende
 }
 
 fn place(arguments: &PackArguments, environment: &Environment) -> Result<PathBuf> {
-    match (&arguments.out, &environment.pack_folder) {
+    match (&arguments.out, environment.alone().pack_folder) {
         (Some(out), _) => Ok(out.clone()),
-        (None, Some(folder)) => Ok(folder.clone()),
+        (None, Some(folder)) => Ok(folder),
         (None, None) => {
             let reason = "no cache folder is known (HOME is not set): say where with --out";
             Err(Usage(anyhow::anyhow!(reason)).into())

@@ -17,7 +17,8 @@ use crate::{Ended, load, output};
 /// # Errors
 /// A header is bad, the budget cannot work, or standard output failed.
 pub fn plan(arguments: &PlanArguments, environment: &Environment) -> Result<Ended> {
-    let configuration = load::configuration(&arguments.load, environment);
+    // As `run` and `chat` would.
+    let configuration = load::conversation(&arguments.load, environment);
     let request = ForecastRequest {
         prompt_tokens: arguments.prompt_tokens as u64,
         answer_tokens: (arguments.answer_words as f64 * TOKENS_PER_WORD).ceil() as u64,
@@ -28,7 +29,7 @@ pub fn plan(arguments: &PlanArguments, environment: &Environment) -> Result<Ende
         },
         measure: !arguments.no_probe,
     };
-    let model = &arguments.load.common.model;
+    let model = &arguments.load.model;
     let forecast = coldpress::forecast(model, &configuration, &request, &mut Bars::default())?;
     if arguments.json {
         output::json(&forecast)?;
@@ -44,6 +45,7 @@ fn describe(forecast: &Forecast, words: usize) -> String {
     text.push_str(&mode(forecast));
     text.push_str(&rooms(forecast));
     text.push_str(&speeds(forecast, words));
+    text.push_str(&settings(&forecast.report));
     for note in &forecast.report.plan.notes {
         text.push_str(&format!("note: {note}\n"));
     }
@@ -71,9 +73,12 @@ fn shares(report: &PlanReport) -> String {
     let slots = format!("{} of {} experts at a time", plan.slot_count, plan.records_total);
     let context = format!("{} tokens, {}", plan.context, report.kv_type);
     let chunk = format!("{} prompt tokens at a time", plan.chunk_tokens);
-    let ring = match report.pack_staging {
-        Bytes::ZERO => "reads in flight".to_owned(),
-        staging => {
+    let ring = match (report.pack_staging, report.advice_bytes) {
+        (Bytes::ZERO, Bytes::ZERO) => "reads in flight".to_owned(),
+        (Bytes::ZERO, kept) => {
+            format!("reads in flight, {:.1} MiB that router advice may keep", kept.as_mib())
+        }
+        (staging, _) => {
             format!("reads in flight, {:.1} MiB for experts on their way into the pack", staging.as_mib())
         }
     };
@@ -89,6 +94,15 @@ fn shares(report: &PlanReport) -> String {
     for (name, bytes, remark) in rows {
         text.push_str(format!("  {name:<10} {:>10.1} MiB  {remark}", bytes.as_mib()).trim_end());
         text.push('\n');
+    }
+    text
+}
+
+/// Every setting and who chose it.
+fn settings(report: &PlanReport) -> String {
+    let mut text = String::from("settings\n");
+    for setting in &report.settings {
+        text.push_str(&format!("  {:<18} {} ({})\n", setting.name, setting.value, setting.origin.name()));
     }
     text
 }

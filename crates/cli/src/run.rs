@@ -19,7 +19,7 @@ pub fn run(arguments: &RunArguments, environment: &Environment) -> Result<Ended>
         return Err(Usage(anyhow::anyhow!("no prompt: give one with -p, or pipe it in")).into());
     }
     let configuration = load::conversation(&arguments.load, environment);
-    let mut runtime = load::load(&arguments.load.common.model, &configuration)?;
+    let mut runtime = load::load(&arguments.load.model, &configuration)?;
     let prompt = prompt(arguments, runtime.prompt_bytes_max())?;
     let ids = encode(&runtime, arguments, &prompt)?;
     let mut session = runtime.session()?;

@@ -20,7 +20,7 @@ pub fn trace(arguments: &TraceArguments, environment: &Environment) -> Result<En
         return Err(Usage(anyhow::anyhow!("no prompt: give -p or --prompt-file")).into());
     }
     let configuration = load::configuration(&arguments.load, environment);
-    let mut runtime = load::load(&arguments.load.common.model, &configuration)?;
+    let mut runtime = load::load(&arguments.load.model, &configuration)?;
     runtime.start_trace()?;
     let options = GenerateOptions {
         max_tokens: arguments.gen_tokens,

@@ -18,13 +18,12 @@ const TEMPERATURE: f32 = 0.7;
 /// # Errors
 /// No cache folder is known, all experts fit, loading or generating failed, or the profile cannot be written.
 pub fn tune(arguments: &TuneArguments, environment: &Environment) -> Result<Ended> {
-    let Some(folder) = &environment.pack_folder else {
-        let reason =
-            "no cache folder is known (HOME is not set): say where with COLDPRESS_PRESTACK_CACHE_DIR";
+    let Some(folder) = environment.choices(&arguments.load.flags).pack_folder else {
+        let reason = "no cache folder is known (HOME is not set): say where with --prestack-dir";
         return Err(Usage(anyhow::anyhow!(reason)).into());
     };
     let configuration = load::configuration(&arguments.load, environment);
-    let mut runtime = load::load(&arguments.load.common.model, &configuration)?;
+    let mut runtime = load::load(&arguments.load.model, &configuration)?;
     let mut prompts = Vec::new();
     for path in &arguments.prompt_file {
         let text = trace::read(path, runtime.prompt_bytes_max())?;
@@ -41,7 +40,7 @@ pub fn tune(arguments: &TuneArguments, environment: &Environment) -> Result<Ende
         continuation: true,
     };
     let mut screen = Screen::new(false);
-    let report = runtime.tune(&prompts, &options, folder, &mut screen)?;
+    let report = runtime.tune(&prompts, &options, &folder, &mut screen)?;
     screen.end()?;
     let Some(report) = report else { return Ok(Ended::Interrupted) };
     if arguments.json {

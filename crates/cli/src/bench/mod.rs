@@ -28,7 +28,7 @@ use self::measure::{Part, Run, Sizes};
 use crate::arguments::BenchArguments;
 use crate::environment::Environment;
 use crate::progress::{Progress, Unit};
-use crate::{Ended, Usage, load, output};
+use crate::{Ended, Usage, choices, load, output};
 
 /// What was measured at one depth.
 struct Measurement {
@@ -111,7 +111,7 @@ pub fn bench(arguments: &BenchArguments, environment: &Environment) -> Result<En
         measured.same_tokens = same_tokens(&reference.measurements, &measured.measurements);
         all.push(measured);
     }
-    let model_path = arguments.common.model.clone();
+    let model_path = arguments.model.clone();
     let limits = Limits::measure(&model_path, &all)?;
     let bench = Bench {
         model_path,
@@ -157,8 +157,9 @@ fn plan_all(arguments: &BenchArguments, environment: &Environment) -> Result<(Ve
     let (prompt, generated) = (arguments.prompt_tokens, arguments.gen_tokens);
     let needed = deepest.saturating_add(prompt).saturating_add(generated);
     // The plan itself would rather say that the budget is too small; a model that cannot go so far is no matter of budget.
-    let base = load::common(&arguments.common, environment);
-    let trained = coldpress::model_summary(&arguments.common.model)?.trained_context;
+    let choices = environment.choices(&arguments.flags.0);
+    let base = choices.configuration(&arguments.model, false);
+    let trained = coldpress::model_summary(&arguments.model)?.trained_context;
     if needed > trained {
         let reason = format!(
             "a depth of {deepest}, {prompt} prompt tokens and {generated} generated ones need a context of {needed}; \
@@ -174,15 +175,15 @@ fn plan_all(arguments: &BenchArguments, environment: &Environment) -> Result<(Ve
     for budget in budgets {
         for &residency in &residencies {
             let mut configuration = base.clone();
-            if let Some(budget) = budget.and_then(|budget| load::size(budget, &arguments.common.model)) {
+            if let Some(budget) = budget.and_then(|budget| choices::size(budget, &arguments.model)) {
                 configuration = configuration.budget(budget);
             }
             if let Some(residency) = residency {
                 configuration = configuration.residency(residency);
             }
-            let report = coldpress::plan(&arguments.common.model, &configuration)?;
+            let report = coldpress::plan(&arguments.model, &configuration)?;
             configurations.push(Planned {
-                asked: residency.unwrap_or_default(),
+                asked: residency.unwrap_or(choices.residency),
                 configuration,
                 budget: report.plan.budget,
                 streams: report.plan.records_total > 0 && report.residency != Residency::Resident,
@@ -214,7 +215,7 @@ fn measure(
 ) -> Result<Option<Measured>> {
     let prediction = prediction::of(arguments, configuration)?;
     let started = Instant::now();
-    let mut runtime = load::load(&arguments.common.model, configuration)?;
+    let mut runtime = load::load(&arguments.model, configuration)?;
     let load_time = started.elapsed();
     let sizes = Sizes { prompt: arguments.prompt_tokens, generated: arguments.gen_tokens };
     let deepest = arguments.depths.iter().copied().max().unwrap_or(0);
@@ -302,10 +303,11 @@ fn further_runs(
     Ok(Some((timeline, routing)))
 }
 
-/// The command that was typed, for a shell.
+/// The command that was typed and the variables that count, for a shell.
 fn rerun(arguments: impl Iterator<Item = String>, environment: &Environment) -> String {
-    let isa = environment.isa.map(|isa| format!("COLDPRESS_ISA={}", isa.name()));
-    let words = isa.into_iter().chain(["coldpress".to_owned()]).chain(arguments.map(|word| quoted(&word)));
+    let variables = environment.variables.iter();
+    let variables = variables.map(|given| format!("{}={}", given.row.variable(), quoted(&given.value)));
+    let words = variables.chain(["coldpress".to_owned()]).chain(arguments.map(|word| quoted(&word)));
     words.collect::<Vec<_>>().join(" ")
 }
 

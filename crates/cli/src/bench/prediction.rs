@@ -22,8 +22,7 @@ pub fn of(arguments: &BenchArguments, configuration: &LoadConfiguration) -> Resu
         answer_tokens: arguments.gen_tokens as u64,
         ..ForecastRequest::default()
     };
-    Ok(coldpress::forecast(&arguments.common.model, configuration, &request, &mut Bars::default())?
-        .prediction)
+    Ok(coldpress::forecast(&arguments.model, configuration, &request, &mut Bars::default())?.prediction)
 }
 
 /// A predicted band beside the measured figure.

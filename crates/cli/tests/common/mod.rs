@@ -12,18 +12,11 @@ pub fn demo() -> PathBuf {
 /// The program, without the user's environment.
 pub fn coldpress(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coldpress"));
-    for name in [
-        "COLDPRESS_ISA",
-        "COLDPRESS_POLICY",
-        "COLDPRESS_PREFETCH",
-        "COLDPRESS_HOTLIST",
-        "COLDPRESS_PRESTACK",
-        "COLDPRESS_PRESTACK_CACHE_DIR",
-        "XDG_CACHE_HOME",
-        "HOME",
-        "COLDPRESS_DISK_PROBE",
-        "COLDPRESS_FORCE_MODE",
-    ] {
+    let ours = std::env::vars_os().map(|(name, _)| name).filter(|name| {
+        let name = name.to_string_lossy();
+        name.starts_with("COLDPRESS_") || name == "XDG_CACHE_HOME" || name == "HOME"
+    });
+    for name in ours {
         command.env_remove(name);
     }
     command.args(arguments).stdin(Stdio::null());

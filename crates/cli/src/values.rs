@@ -1,0 +1,90 @@
+//! The values that settings take, from text. Every function says what the value must be where the text is none.
+
+use std::path::PathBuf;
+
+use coldpress::{Bytes, ResidentCap, SizeSpec};
+
+/// A name of a table.
+pub fn named<T: Copy>(table: &[(&'static str, T)], text: &str) -> Result<T, String> {
+    let found = table.iter().find(|&&(name, _)| name == text).map(|&(_, value)| value);
+    let names = || table.iter().map(|&(name, _)| name).collect::<Vec<_>>().join(", ");
+    found.ok_or_else(|| format!("it must be one of {}", names()))
+}
+
+/// `on` or `off`.
+pub fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" | "1" => Ok(true),
+        "off" | "0" => Ok(false),
+        _ => Err("it must be on or off (or 1, 0)".to_owned()),
+    }
+}
+
+/// A number between 0 and 1.
+pub fn fraction(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|value| (0.0..=1.0).contains(value));
+    value.ok_or_else(|| "it must be a number between 0 and 1".to_owned())
+}
+
+/// A number of bytes.
+pub fn exact(text: &str) -> Result<Bytes, String> {
+    match text.parse::<SizeSpec>() {
+        Ok(SizeSpec::Exact(bytes)) if bytes != Bytes::MAX => Ok(bytes),
+        _ => Err("it must be a size such as 512MiB".to_owned()),
+    }
+}
+
+/// A bound on the bytes of experts in memory.
+pub fn resident_cap(text: &str) -> Result<ResidentCap, String> {
+    if text == "unlimited" {
+        return Ok(ResidentCap::Unlimited);
+    }
+    if let Some(share) = text.parse::<f64>().ok().filter(|share| *share > 0.0 && *share <= 1.0) {
+        return Ok(ResidentCap::Fraction(share));
+    }
+    let wrong = "it must be a size such as 6GiB, a share of the routed experts' bytes above 0 and up to 1, or unlimited";
+    exact(text).map(ResidentCap::Bytes).map_err(|_| wrong.to_owned())
+}
+
+/// A number of at least 1.
+pub fn count(text: &str) -> Result<u32, String> {
+    let value = text.parse::<u32>().ok().filter(|value| *value > 0);
+    value.ok_or_else(|| format!("it must be a number between 1 and {}", u32::MAX))
+}
+
+/// A number of threads.
+pub fn thread_count(text: &str) -> Result<usize, String> {
+    let most = coldpress::THREADS_MAX;
+    let value = text.parse::<usize>().ok().filter(|value| (1..=most).contains(value));
+    value.ok_or_else(|| format!("it must be a number between 1 and {most}"))
+}
+
+/// A path.
+pub fn path(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() { Err("it must be a path".to_owned()) } else { Ok(PathBuf::from(text)) }
+}
+
+/// The name of a policy.
+pub fn policy(text: &str) -> Result<String, String> {
+    if coldpress::POLICIES.contains(&text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("'{text}' is not a policy; known: {}", coldpress::POLICIES.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cap_is_a_share_up_to_1_and_bytes_above() {
+        assert_eq!(resident_cap("0.3"), Ok(ResidentCap::Fraction(0.3)));
+        assert_eq!(resident_cap("1"), Ok(ResidentCap::Fraction(1.0)));
+        assert_eq!(resident_cap("2MiB"), Ok(ResidentCap::Bytes(Bytes::from_mib(2))));
+        assert_eq!(resident_cap("unlimited"), Ok(ResidentCap::Unlimited));
+        for wrong in ["0", "30%", "-1", "nan", "50%model", "x", ""] {
+            assert!(resident_cap(wrong).is_err(), "{wrong}");
+        }
+    }
+}
