@@ -72,7 +72,8 @@ fn what_cannot_be_had_is_refused_before_it_is_loaded_and_the_override_says_what_
     };
     let refused = run(&[], "run", &["-p", "x"]);
     assert_eq!(refused.status.code(), Some(3), "{}", stderr(&refused));
-    for part in ["can be had now", "nothing was loaded", "--budget ", "--memory-gate off"] {
+    for part in ["can be had now", "nothing was loaded", "no budget that works fits now", "--memory-gate off"]
+    {
         assert!(stderr(&refused).contains(part), "{} lacks {part}", stderr(&refused));
     }
     let shown = object(&run(&[], "plan", &["--json", "--no-probe"]));
