@@ -24,11 +24,11 @@ use coldpress_workers::WORKER_STACK_BYTES;
 use crate::configuration::{ForceMode, LoadConfiguration, PackUse, Residency};
 use crate::disk_tuning::Reading;
 use crate::error::EngineError;
-use crate::keeper::SlotPlan;
 use crate::gate::Gate;
+use crate::keeper::SlotPlan;
 use crate::learnt::PolicyChoice;
 use crate::packs;
-use crate::press::{LOW_RAM_CHUNK, LOW_RAM_CONTEXT, Press, default_advice_cap};
+use crate::press::{LOW_RAM_CHUNK, LOW_RAM_CONTEXT, Press, ResidentCap, default_advice_cap};
 use crate::sampling::Sampler;
 use crate::settings::{EffectiveSetting, SettingKey, effective};
 use crate::vocabulary::tokenizer_source;
@@ -145,7 +145,9 @@ pub(crate) fn slot_plan(prepared: &Prepared, configuration: &LoadConfiguration) 
         planned: plan.slots,
         others: plan.total().saturating_sub(plan.slots),
         budget: plan.budget,
-        fixed: configuration.slots.is_some() || configuration.cold_fraction.is_some(),
+        fixed: configuration.slots.is_some()
+            || configuration.press.cold_fraction().is_some()
+            || configuration.resident_cap != ResidentCap::Unlimited,
     }
 }
 

@@ -5,8 +5,8 @@
 //! [`LoadConfiguration`] and which of them contradict each other. What they cost is computed in `plan`. Nothing here changes
 //! a logit. Read next: `settings`, which says who chose what.
 
-use coldpress_experts::{Geometry, mapped_place_bytes};
-use coldpress_memory::Bytes;
+use coldpress_experts::{ExpertStore, Geometry, mapped_place_bytes};
+use coldpress_memory::{Bytes, Ledger};
 
 use crate::configuration::{ChoiceOrigin, ForceMode, LoadConfiguration, Residency};
 use crate::error::EngineError;
@@ -291,6 +291,21 @@ pub(crate) fn default_advice_cap(geometry: &Geometry, experts_per_token: usize, 
     let place = mapped_place_bytes(geometry.record_bytes_max()) as u64;
     let one_token = place.saturating_mul((experts_per_token * geometry.layer_count()) as u64);
     Bytes(one_token.min(budget.0 / ADVICE_SHARE))
+}
+
+/// Starts what watches the routing of a store that was just opened, as planned: router advice and route telemetry.
+pub(crate) fn watch_routing(
+    store: &mut ExpertStore,
+    report: &PlanReport,
+    ledger: &Ledger,
+) -> Result<(), EngineError> {
+    if report.advice_bytes > Bytes::ZERO {
+        store.advise(report.advice_bytes, ledger)?;
+    }
+    if report.telemetry_bytes > Bytes::ZERO {
+        store.record_telemetry(ledger)?;
+    }
+    Ok(())
 }
 
 /// The eviction machinery of a run, for its status.

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use coldpress_experts::{
     ExpertStatistics, ExpertStore, Hotlist, PolicyKind, Residency as StoreResidency, StoreConfig,
-    TensorRange, TensorStream,
+    TelemetrySnapshot, TensorRange, TensorStream,
 };
 use coldpress_formats::SourceFile;
 use coldpress_kernels::Kernels;
@@ -25,7 +25,8 @@ use crate::disk_tuning;
 use crate::error::EngineError;
 use crate::keeper::{Keeper, RuntimeHandle};
 use crate::packs;
-use crate::plan::{LOGIT_ROWS, PlanReport, Prepared, dense_piece_bytes, prepare, slot_plan};
+use crate::plan::{LOGIT_ROWS, PlanReport, Prepared, dense_piece_bytes, prepare, prepare_again, slot_plan};
+use crate::press::{PressStatus, watch_routing};
 use crate::sampling::Sampler;
 use crate::timeline::Recorder;
 use crate::vocabulary;
@@ -106,6 +107,10 @@ pub struct Status {
     pub ledger: LedgerSnapshot,
     /// Counters of the expert store; absent for dense models.
     pub experts: Option<ExpertStatistics>,
+    /// Whether and how experts leave memory, with who chose what.
+    pub press: PressStatus,
+    /// Uses and hits of every expert, where they are counted.
+    pub telemetry: Option<TelemetrySnapshot>,
     /// Peaks from the operating system.
     pub peak: PeakMemory,
 }
@@ -278,8 +283,11 @@ impl Runtime {
         self.check_prompt(messages.iter().map(|message| message.text_bytes()).sum())?;
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let date = DateTime::from_unix_seconds(i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX));
-        let options =
-            RenderOptions { add_generation_prompt: true, date: Some(date), ..RenderOptions::default() };
+        let options = RenderOptions {
+            add_generation_prompt: true,
+            date: Some(date),
+            extra: self.configuration.template_variables(),
+        };
         self.tokenizer.encode_chat(template, messages, &options).map_err(EngineError::Template)
     }
 
@@ -325,7 +333,7 @@ impl Runtime {
 
     fn load_parts(&mut self) -> Result<(), EngineError> {
         self.check_files()?;
-        let mut prepared = prepare(&self.path, &self.configuration)?;
+        let mut prepared = prepare_again(&self.path, &self.configuration)?;
         prepared.report = self.report.clone();
         let weights = load_dense(&prepared, &self.configuration, &self.ledger, &mut crate::Silent)?;
         self.scratch = Some(new_scratch(&self.ledger, &prepared.spec, &prepared.report)?);
@@ -369,6 +377,8 @@ impl Runtime {
             reader: self.with_store(ExpertStore::reader_name).unwrap_or("none"),
             ledger: self.ledger.snapshot(),
             experts: self.expert_statistics(),
+            press: PressStatus::of(&self.configuration, &self.report),
+            telemetry: self.with_store(ExpertStore::telemetry).flatten(),
             peak: PeakMemory {
                 rss: if usage.process.peak_rss > self.peak_rss_before {
                     usage.process.peak_rss
@@ -495,6 +505,7 @@ pub(crate) fn open_experts(
     for notice in store.notices() {
         observer.note(notice);
     }
+    watch_routing(&mut store, &prepared.report, ledger)?;
     if residency == StoreResidency::Resident {
         workers.enter(|team| {
             store.preload_all(team, |done, total| {

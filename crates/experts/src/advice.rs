@@ -160,7 +160,7 @@ impl ExpertStore {
     }
 
     /// Says that a visit to `layer` is about to use `experts`, all of which exist: router advice learns from it.
-    pub fn note_use(&mut self, layer: usize, experts: &[u32]) {
+    pub(crate) fn note_use(&mut self, layer: usize, experts: &[u32]) {
         self.loader.note_use(layer, experts);
     }
 }

@@ -31,6 +31,7 @@ use crate::reading::{Origin, Reading, SPLIT_MAX, reads_per_record};
 use crate::slabs::Slabs;
 use crate::slots::{SlotMemory, SlotTable};
 use crate::source::{FileAccess, ModelSource};
+use crate::telemetry::RouteTelemetry;
 use crate::timeline::StoreTimeline;
 use crate::visit::{Visit, VisitState};
 
@@ -205,6 +206,8 @@ pub struct ExpertStore {
     notices: Vec<String>,
     /// Where reads are written down, if somebody asks for it.
     pub(crate) timeline: Option<Box<StoreTimeline>>,
+    /// Where uses of experts are counted, if somebody asks for it.
+    pub(crate) telemetry: Option<Box<RouteTelemetry>>,
 }
 
 impl ExpertStore {
@@ -245,6 +248,7 @@ impl ExpertStore {
             evictions: 0,
             notices,
             timeline: None,
+            telemetry: None,
         })
     }
 
@@ -254,6 +258,9 @@ impl ExpertStore {
         let began = std::mem::replace(&mut self.decode_pass_began, (rows == 1).then_some(now));
         if let Some(began) = began {
             self.ahead.governor.token(now.duration_since(began));
+        }
+        if let Some(telemetry) = &mut self.telemetry {
+            telemetry.begin_pass(rows);
         }
         self.publish();
     }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::error::ExpertError;
 use crate::geometry::{ExpertKey, Geometry};
+use crate::store::ExpertStore;
 
 /// Forward passes that are remembered; older ones are overwritten.
 pub const PASSES: usize = 1024;
@@ -119,6 +120,22 @@ impl RouteTelemetry {
             passes: passes.filter(|pass| pass.pass > 0).collect(),
             bytes: self.memory.bytes(),
         }
+    }
+}
+
+impl ExpertStore {
+    /// Counts, from now on, uses and hits of every expert.
+    ///
+    /// # Errors
+    /// The ledger has no room for [`RouteTelemetry::bytes`].
+    pub fn record_telemetry(&mut self, ledger: &Ledger) -> Result<(), ExpertError> {
+        self.telemetry = Some(Box::new(RouteTelemetry::new(&self.geometry, ledger)?));
+        Ok(())
+    }
+
+    /// What was counted so far; `None` where nothing is.
+    pub fn telemetry(&self) -> Option<TelemetrySnapshot> {
+        self.telemetry.as_ref().map(|telemetry| telemetry.snapshot())
     }
 }
 

@@ -96,6 +96,7 @@ impl<'s> Visit<'s> {
         if let Some(timeline) = &mut visit.store.timeline {
             timeline.reaped();
         }
+        visit.store.note_use(layer, experts);
         visit.store.open_visit(layer as u32, experts);
         visit.store.settle_heads(heads_arrived);
         visit.store.start_loads()?;
@@ -255,6 +256,9 @@ impl ExpertStore {
             } else {
                 visit.pending.push(position);
             }
+        }
+        if let Some(telemetry) = &mut self.telemetry {
+            telemetry.record(layer as usize, experts, visit.ready.iter().map(|pinned| pinned.position));
         }
         self.hits += visit.ready.len() as u64;
         self.misses += (visit.pending.len() + visit.awaited.len()) as u64;

@@ -151,7 +151,6 @@ fn what_a_layer_uses_most_stays_within_its_own_cap() {
         for layer in 0..2 {
             // One expert in every visit, the others in turn.
             let experts = [5, 6 + round % 5, 11 + round % 5];
-            store.note_use(layer, &experts);
             let records =
                 workers.enter(|team| visit_records(&mut store, team, layer, &experts)).expect("reads");
             for (expert, record) in records {
