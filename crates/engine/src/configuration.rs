@@ -249,6 +249,7 @@ pub struct LoadConfiguration {
     pub(crate) low_ram: bool,
     pub(crate) thinking: Thinking,
     pub(crate) origins: Origins,
+    pub(crate) recording: Bytes,
 }
 
 impl LoadConfiguration {
@@ -393,6 +394,15 @@ impl LoadConfiguration {
     #[must_use]
     pub fn idle_release(mut self, after: Duration, release: IdleRelease) -> Self {
         self.idle = Some((after, release));
+        self
+    }
+
+    /// Memory to leave for recordings, as part of the plan's scratch: [`crate::Runtime::TRACE_BYTES`] for
+    /// [`crate::Runtime::start_trace`], [`crate::Runtime::TIMELINE_BYTES`] for [`crate::Runtime::start_timeline`]. Default: none,
+    /// and what records then gets what the budget has left over, if that is enough.
+    #[must_use]
+    pub fn recording(mut self, bytes: Bytes) -> Self {
+        self.recording = bytes;
         self
     }
 

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use coldpress_experts::reader::open_reader;
 use coldpress_experts::reader::probe::{ProbeWork, Probed, probe, probe_memory};
 use coldpress_experts::{ExpertError, Geometry, ReadFile, ReaderChoice};
-use coldpress_formats::ModelFile;
 use coldpress_memory::sys::{self, DeviceFacts, device_facts, free_disk_space};
 use coldpress_memory::{Bytes, Ledger, MachineFacts, Purpose};
 use coldpress_model::{ModelSpec, describe};
 
 use crate::disk_tuning::{BLOCK, fresh_seed, random_offsets};
 use crate::error::EngineError;
+use crate::files::open_model;
 use crate::runtime::{LoadObserver, LoadStage};
 
 /// Depths of the table.
@@ -232,7 +232,7 @@ pub fn measure_random_reads(
     time: Duration,
     observer: &mut dyn LoadObserver,
 ) -> Result<RandomReads, EngineError> {
-    let model = ModelFile::open(target).ok();
+    let model = open_model(target).ok();
     let largest = model.as_ref().and_then(|model| model.files().iter().max_by_key(|file| file.len));
     let path = largest.map_or(target, |file| &file.path);
     let device = device_facts(path).map_err(|source| io_error("look at", path, source))?;
@@ -303,7 +303,7 @@ struct Target {
 impl Target {
     fn find(target: &Path, observer: &mut dyn LoadObserver) -> Result<Self, EngineError> {
         let facts = std::fs::metadata(target).map_err(|source| io_error("look at", target, source))?;
-        let model = ModelFile::open(target).ok();
+        let model = open_model(target).ok();
         let largest = model.as_ref().and_then(|model| model.files().iter().max_by_key(|file| file.len));
         let path = largest.map_or(target, |file| &file.path).to_owned();
         let model = match &model {

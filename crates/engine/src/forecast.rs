@@ -9,7 +9,6 @@ use std::time::Duration;
 use coldpress_experts::pack::PackLayout;
 use coldpress_experts::record::{SourceMatrix, arrange};
 use coldpress_experts::{ExpertKey, Geometry};
-use coldpress_formats::ModelFile;
 use coldpress_kernels::{Kernels, probe};
 use coldpress_memory::sys::free_disk_space;
 use coldpress_memory::{Buffer, Bytes, Ledger, MachineFacts, Purpose, StorageKind, storage_facts};
@@ -20,6 +19,7 @@ use crate::configuration::{LoadConfiguration, PackUse, Residency};
 use crate::disk::measure_random_reads;
 use crate::disk_tuning::remembered_rate;
 use crate::error::EngineError;
+use crate::files::open_model_headers;
 use crate::learnt;
 use crate::plan::{PlanReport, Prepared, Room, prepare_file};
 use crate::predict::{
@@ -140,7 +140,7 @@ pub fn forecast(
 ) -> Result<Forecast, EngineError> {
     let facts = MachineFacts::detect()?;
     let facts = request.what_if.memory.map_or(facts, |memory| facts.with_memory(memory));
-    let prepared = prepare_file(ModelFile::open_headers(path)?, facts, configuration)?;
+    let prepared = prepare_file(open_model_headers(path)?, facts, configuration)?;
     for note in &prepared.notes {
         observer.note(note);
     }

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use coldpress_formats::{Array, ModelFile, TensorInfo, Value as MetadataValue};
+use coldpress_formats::{Array, TensorInfo, Value as MetadataValue};
 use coldpress_memory::Bytes;
 use coldpress_model::describe;
 use serde_json::{Map, Value, json};
 
 use crate::error::EngineError;
+use crate::files::{open_model, open_model_headers};
 
 /// Array elements shown of each metadata array.
 const ELEMENTS_SHOWN: usize = 8;
@@ -76,7 +77,7 @@ impl From<&TensorInfo> for InspectedTensor {
 /// # Errors
 /// A file cannot be read or is malformed.
 pub fn model_file_bytes(path: &Path) -> Result<Bytes, EngineError> {
-    let file = ModelFile::open_headers(path)?;
+    let file = open_model_headers(path)?;
     let there: u64 = file.files().iter().map(|file| file.len).sum();
     // Of a download that is still running, what it will have.
     Ok(Bytes(there.saturating_add(file.missing_bytes())))
@@ -87,7 +88,7 @@ pub fn model_file_bytes(path: &Path) -> Result<Bytes, EngineError> {
 /// # Errors
 /// The file cannot be read or is malformed.
 pub fn inspect(path: &Path) -> Result<Inspection, EngineError> {
-    let file = ModelFile::open(path)?;
+    let file = open_model(path)?;
     Ok(Inspection {
         files: file
             .files()

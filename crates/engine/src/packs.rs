@@ -18,7 +18,7 @@ use coldpress_workers::Workers;
 
 use crate::configuration::{PackUse, Residency};
 use crate::error::EngineError;
-use crate::files::begins_with;
+use crate::files::{begins_with, open_model};
 use crate::plan::{PROGRAM_BYTES, Prepared};
 use crate::runtime::{LoadObserver, LoadStage};
 
@@ -170,7 +170,7 @@ pub fn verify_pack(
 }
 
 fn open(model: &Path) -> Result<(ModelFile, ModelSpec), EngineError> {
-    let file = ModelFile::open(model)?;
+    let file = open_model(model)?;
     let spec = describe(&file).map_err(EngineError::BadModel)?;
     if spec.experts.is_empty() {
         let reason = format!("{} has no routed experts: there is nothing to pack", model.display());

@@ -26,6 +26,7 @@ use crate::disk_tuning::Reading;
 use crate::error::EngineError;
 use crate::gate::Gate;
 use crate::keeper::SlotPlan;
+use crate::files::open_model;
 use crate::learnt::PolicyChoice;
 use crate::packs;
 use crate::press::{LOW_RAM_CHUNK, LOW_RAM_CONTEXT, Press, ResidentCap, default_advice_cap};
@@ -164,7 +165,7 @@ pub fn plan(path: &Path, configuration: &LoadConfiguration) -> Result<PlanReport
 /// # Errors
 /// The file is bad.
 pub fn model_summary(path: &Path) -> Result<ModelSummary, EngineError> {
-    let file = ModelFile::open(path)?;
+    let file = open_model(path)?;
     let spec = describe(&file).map_err(EngineError::BadModel)?;
     let geometry = if spec.experts.is_empty() { None } else { Some(Geometry::new(&spec.experts)?) };
     Ok(summary(&file, &spec, geometry.as_ref()))
@@ -179,7 +180,7 @@ pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<
 
 /// As [`prepare`] without the memory gate, for a runtime that holds already what it will need.
 pub(crate) fn prepare_again(path: &Path, configuration: &LoadConfiguration) -> Result<Prepared, EngineError> {
-    prepare_file(ModelFile::open(path)?, MachineFacts::detect()?, configuration)
+    prepare_file(open_model(path)?, MachineFacts::detect()?, configuration)
 }
 
 /// As [`prepare`], for a file of which only the headers may be there, on a machine that may be another one. What needs the
@@ -491,7 +492,8 @@ impl Shares<'_> {
             context_explicit: configuration.context.is_some(),
             context_minimum: CONTEXT_MINIMUM,
             scratch_fixed: Bytes(scratch.fixed + Sampler::bytes(spec.vocabulary))
-                .saturating_add(self.telemetry_bytes(configuration)),
+                .saturating_add(self.telemetry_bytes(configuration))
+                .saturating_add(configuration.recording),
             scratch_per_chunk_token: Bytes(scratch.per_row),
             scratch_per_block_token: Bytes(scratch.per_block_row),
             block_tokens: BLOCK_ROWS as u32,

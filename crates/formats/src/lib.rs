@@ -28,7 +28,7 @@ pub use cursor::ByteOrder;
 pub use error::FormatError;
 pub use gguf::GgufHeader;
 pub use metadata::Metadata;
-pub use model_file::{ModelFile, SourceFile};
+pub use model_file::{HeaderWatch, ModelFile, SourceFile};
 pub use tensor::TensorInfo;
 pub use tensor_type::TensorType;
 pub use value::{Array, ByteString, StringArray, Value, ValueType};

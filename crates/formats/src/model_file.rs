@@ -46,23 +46,40 @@ pub struct ModelFile {
 impl ModelFile {
     /// Opens a `.gguf` file, a split set by any of its parts, or a folder that holds exactly one of these.
     pub fn open(path: impl AsRef<Path>) -> Result<ModelFile, FormatError> {
-        ModelFile::open_with(path.as_ref(), GgufHeader::read)
+        ModelFile::open_watched(path, &Nobody)
+    }
+
+    /// As [`ModelFile::open`], telling `watch` about each file.
+    pub fn open_watched(path: impl AsRef<Path>, watch: &dyn HeaderWatch) -> Result<ModelFile, FormatError> {
+        ModelFile::open_with(path.as_ref(), |file, len, path| GgufHeader::read(file, len, path), watch)
     }
 
     /// As [`ModelFile::open`], but only the headers have to be there: any file may end early, as a download does that is
     /// still running. [`ModelFile::missing_bytes`] says how much is to come. For planning only: tensors may lie behind the
     /// end of their file, and their sizes are what the header claims.
     pub fn open_headers(path: impl AsRef<Path>) -> Result<ModelFile, FormatError> {
-        ModelFile::open_with(path.as_ref(), GgufHeader::read_incomplete)
+        ModelFile::open_headers_watched(path, &Nobody)
     }
 
-    fn open_with(path: &Path, read: ReadHeader) -> Result<ModelFile, FormatError> {
+    /// As [`ModelFile::open_headers`], telling `watch` about each file.
+    pub fn open_headers_watched(
+        path: impl AsRef<Path>,
+        watch: &dyn HeaderWatch,
+    ) -> Result<ModelFile, FormatError> {
+        ModelFile::open_with(
+            path.as_ref(),
+            |file, len, path| GgufHeader::read_incomplete(file, len, path),
+            watch,
+        )
+    }
+
+    fn open_with(path: &Path, read: ReadHeader, watch: &dyn HeaderWatch) -> Result<ModelFile, FormatError> {
         let paths = split::files_of(path)?;
         let mut headers = Vec::new();
         let mut files = Vec::new();
         let (mut header_bytes, mut tensor_count) = (0, 0);
         for path in &paths {
-            let (file, header) = read_header(path, read)?;
+            let (file, header) = read_header(path, read, watch)?;
             header_bytes += file.header_len;
             tensor_count += header.tensors.len() as u64;
             check_total(path, "the header of all parts together", header_bytes, limits::MAX_HEADER_BYTES)?;
@@ -153,10 +170,46 @@ impl ModelFile {
     }
 }
 
-/// Reads the header of a file of a given length; the path is for errors.
-type ReadHeader = fn(File, u64, &Path) -> Result<GgufHeader, FormatError>;
+/// Is told about each file whose header is read. This crate only reads; whoever has to keep the page cache free of what that
+/// leaves there does it here.
+pub trait HeaderWatch {
+    /// `file` was opened and nothing of it was read.
+    fn opened(&self, file: &File);
 
-fn read_header(path: &Path, read: ReadHeader) -> Result<(SourceFile, GgufHeader), FormatError> {
+    /// The header of `file` was read, or as much of it as was understood, and nothing from byte `end` on.
+    fn read(&self, file: &File, end: u64);
+}
+
+struct Nobody;
+
+impl HeaderWatch for Nobody {
+    fn opened(&self, _file: &File) {}
+
+    fn read(&self, _file: &File, _end: u64) {}
+}
+
+/// A file that is read from its start, and how far that has come.
+struct Counting<'a> {
+    file: &'a File,
+    bytes: u64,
+}
+
+impl Read for Counting<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.file.read(into)?;
+        self.bytes += read as u64;
+        Ok(read)
+    }
+}
+
+/// Reads the header of a file of a given length; the path is for errors.
+type ReadHeader = fn(&mut Counting<'_>, u64, &Path) -> Result<GgufHeader, FormatError>;
+
+fn read_header(
+    path: &Path,
+    read: ReadHeader,
+    watch: &dyn HeaderWatch,
+) -> Result<(SourceFile, GgufHeader), FormatError> {
     // Asked before opening: opening a named pipe would wait for a writer.
     let kind = std::fs::metadata(path).map_err(|source| io_error(path, "open", source))?;
     if !kind.is_file() {
@@ -164,7 +217,11 @@ fn read_header(path: &Path, read: ReadHeader) -> Result<(SourceFile, GgufHeader)
     }
     let file = File::open(path).map_err(|source| io_error(path, "open", source))?;
     let facts = file.metadata().map_err(|source| io_error(path, "read the length of", source))?;
-    let header = read(file, facts.len(), path)?;
+    watch.opened(&file);
+    let mut counting = Counting { file: &file, bytes: 0 };
+    let header = read(&mut counting, facts.len(), path);
+    watch.read(&file, counting.bytes);
+    let header = header?;
     let source = SourceFile {
         path: path.to_owned(),
         len: facts.len(),

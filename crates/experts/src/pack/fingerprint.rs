@@ -35,6 +35,8 @@ impl Fingerprint {
         for source in files {
             let failed = |source_error| io_error("open", &source.path, 0, source_error);
             let file = File::open(&source.path).map_err(failed)?;
+            // Advice: read ahead would stay in the page cache behind what is dropped below.
+            let _ = sys::expect_random_reads(&file);
             let length = file.metadata().map_err(failed)?.len();
             hasher.update(&length.to_le_bytes());
             hasher.update(&source.header_len.to_le_bytes());

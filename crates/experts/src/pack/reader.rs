@@ -11,7 +11,7 @@ use coldpress_workers::Team;
 use crate::error::{ExpertError, PackFault};
 use crate::geometry::{ExpertKey, Geometry, LayerExperts};
 use crate::reader::ReaderChoice;
-use crate::source::{FileAccess, ReadFile, open_file};
+use crate::source::{FileAccess, ReadFile, aligned, open_file};
 use crate::store::{ExpertStore, Residency, StoreConfig};
 
 use super::format::header_bytes;
@@ -194,6 +194,8 @@ impl VerifyConfig<'_> {
 fn read_header(path: &Path) -> Result<Vec<u8>, ExpertError> {
     let failed = |action| move |source| ExpertError::Io { action, path: path.to_owned(), offset: 0, source };
     let file = open_file(path).map_err(failed("open"))?;
+    // Advice: what is read ahead would stay in the page cache.
+    let _ = sys::expect_random_reads(&file);
     let length = file.metadata().map_err(failed("open"))?.len();
     let mut start = [0; 96];
     let start_bytes = length.min(start.len() as u64) as usize;
@@ -203,6 +205,6 @@ fn read_header(path: &Path) -> Result<Vec<u8>, ExpertError> {
     let mut header = vec![0; wanted.min(usize::try_from(length).unwrap_or(usize::MAX))];
     file.read_exact_at(&mut header, 0).map_err(failed("read"))?;
     // Advice: a refusal changes no result.
-    let _ = sys::drop_page_cache(&file, 0..wanted as u64);
+    let _ = sys::drop_page_cache(&file, aligned(0..wanted as u64));
     Ok(header)
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use coldpress_formats::SourceFile;
-use coldpress_memory::{Bytes, Ledger, sys};
+use coldpress_memory::{Buffer, Bytes, Ledger, Purpose, sys};
 use coldpress_workers::Team;
 
 use crate::error::{ExpertError, PackFault};
@@ -86,7 +86,7 @@ pub fn write_pack(
     }
     let total = geometry.records_bytes();
     let mut done = 0;
-    let missing = partial.missing_records(cancel, |bytes| {
+    let missing = partial.missing_records(ledger, cancel, |bytes| {
         done += bytes;
         progress(done, total);
     })?;
@@ -139,6 +139,8 @@ impl PartialPack {
             let mut options = OpenOptions::new();
             let file =
                 options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+            // Advice: what is read ahead would stay in the page cache.
+            let _ = sys::expect_random_reads(&file);
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
@@ -182,16 +184,17 @@ impl PartialPack {
     /// `found` gets the bytes of each record that is whole.
     fn missing_records(
         &mut self,
+        ledger: &Ledger,
         cancel: &AtomicBool,
         mut found: impl FnMut(u64),
     ) -> Result<Vec<Vec<u32>>, ExpertError> {
         self.claim()?;
         let geometry = self.layout.geometry();
         let mut missing = vec![Vec::new(); geometry.layer_count()];
-        let mut piece = vec![0; SCAN_BYTES];
+        let mut piece = Buffer::new(ledger, Purpose::ReadRing, Bytes(SCAN_BYTES as u64))?;
         for key in geometry.keys() {
             stop_if(cancel)?;
-            if self.is_whole(key, &mut piece)? {
+            if self.is_whole(key, piece.as_bytes_mut())? {
                 found(geometry.layer(key.layer as usize).record_bytes as u64);
             } else {
                 missing[key.layer as usize].push(key.expert);
@@ -204,6 +207,18 @@ impl PartialPack {
     pub(super) fn is_whole(&self, key: ExpertKey, piece: &mut [u8]) -> Result<bool, ExpertError> {
         let start = self.layout.offset(key);
         let end = start + self.layout.geometry().layer(key.layer as usize).record_bytes as u64;
+        let result = self.check_record(key, start..end, piece);
+        // Advice: a refusal changes no result.
+        let _ = sys::drop_page_cache(&self.file, start..end);
+        result
+    }
+
+    fn check_record(
+        &self,
+        key: ExpertKey,
+        Range { start, end }: Range<u64>,
+        piece: &mut [u8],
+    ) -> Result<bool, ExpertError> {
         let mut check = record::RunningCheck::new(key, (end - start) as usize);
         let mut at = start;
         while at < end {
@@ -218,8 +233,6 @@ impl PartialPack {
             }
             at += length as u64;
         }
-        // Advice: a refusal changes no result.
-        let _ = sys::drop_page_cache(&self.file, start..end);
         Ok(check.finish().is_ok())
     }
 
@@ -261,6 +274,7 @@ impl PartialPack {
         self.file.set_len(end).map_err(|source| io_error("set the length of", &self.path, end, source))?;
         self.sync()?;
         self.write_at(&self.layout.encode(&self.fingerprint, PackState::Complete), 0)?;
+        self.unsynced = 0..(self.layout.header_bytes() as u64).next_multiple_of(sys::page_size() as u64);
         self.sync()?;
         std::fs::rename(&self.path, &self.destination)
             .map_err(|source| io_error("give its name to", &self.path, 0, source))?;
