@@ -19,7 +19,7 @@ pub fn trace(arguments: &TraceArguments, environment: &Environment) -> Result<En
     if arguments.prompt.is_empty() && arguments.prompt_file.is_empty() {
         return Err(Usage(anyhow::anyhow!("no prompt: give -p or --prompt-file")).into());
     }
-    let configuration = load::configuration(&arguments.load, environment);
+    let configuration = load::configuration(&arguments.load, environment).recording(Runtime::TRACE_BYTES);
     let mut runtime = load::load(&arguments.load.model, &configuration)?;
     runtime.start_trace()?;
     let options = GenerateOptions {

@@ -1,7 +1,7 @@
 //! `coldpress tune`: measures how a model is read, cached and prefetched best under a budget and remembers it.
 
 use anyhow::Result;
-use coldpress::{GenerateOptions, Prefetch, Sampling, TuneReport};
+use coldpress::{GenerateOptions, Prefetch, Runtime, Sampling, TuneReport};
 
 use crate::arguments::TuneArguments;
 use crate::environment::Environment;
@@ -22,7 +22,7 @@ pub fn tune(arguments: &TuneArguments, environment: &Environment) -> Result<Ende
         let reason = "no cache folder is known (HOME is not set): say where with --prestack-dir";
         return Err(Usage(anyhow::anyhow!(reason)).into());
     };
-    let configuration = load::configuration(&arguments.load, environment);
+    let configuration = load::configuration(&arguments.load, environment).recording(Runtime::TRACE_BYTES);
     let mut runtime = load::load(&arguments.load.model, &configuration)?;
     let mut prompts = Vec::new();
     for path in &arguments.prompt_file {

@@ -13,7 +13,7 @@ use coldpress_experts::{
 };
 use coldpress_formats::SourceFile;
 use coldpress_kernels::Kernels;
-use coldpress_memory::{Bytes, Ledger, LedgerSnapshot, MemoryWatch, Purpose, Reservation};
+use coldpress_memory::{Bytes, Ledger, LedgerSnapshot, MemoryWatch, OverBudget, Purpose, Reservation};
 use coldpress_model::{
     DenseTensor, DenseWeights, Model, ModelError, ModelSpec, PhaseClock, Scratch, ScratchShape, TensorReader,
 };
@@ -130,6 +130,8 @@ pub struct Runtime {
     pub(crate) clock: PhaseClock,
     /// What looks for a typical token, if somebody asks for its timeline.
     pub(crate) timeline: Option<Box<Recorder>>,
+    /// Pay for what was recorded, which outlives the recording: traces, timelines.
+    pub(crate) recordings: [Option<Reservation>; 2],
     pub(crate) tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
     pub(crate) files: Vec<SourceFile>,
@@ -200,6 +202,7 @@ impl Runtime {
             sampler,
             clock: PhaseClock::start(),
             timeline: None,
+            recordings: [None, None],
             tokenizer,
             template,
             files: prepared.file.files().to_vec(),
@@ -234,6 +237,14 @@ impl Runtime {
         let longest =
             (0..self.tokenizer.vocab_size() as u32).map(|id| self.tokenizer.token_bytes(id).len()).max();
         longest.unwrap_or(0).saturating_mul(self.report.plan.context as usize)
+    }
+
+    /// Charges memory for recording, once per place in `recordings`.
+    pub(crate) fn charge_recording(&mut self, place: usize, bytes: Bytes) -> Result<(), OverBudget> {
+        if self.recordings[place].is_none() {
+            self.recordings[place] = Some(self.ledger.reserve(Purpose::Scratch, bytes)?);
+        }
+        Ok(())
     }
 
     fn check_prompt(&self, bytes: usize) -> Result<(), EngineError> {

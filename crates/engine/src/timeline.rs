@@ -1,12 +1,13 @@
 //! The timeline of one token: what the processor did and which experts were being read, moment by moment.
 //!
-//! Off unless asked for. On, every token of an answer is written down in memory of fixed size, outside the plan (about two
-//! megabytes), and the one whose time is nearest to a given one is kept. A token begins when the one before it has been
+//! Off unless asked for. On, every token of an answer is written down in memory of fixed size, charged before it begins, and
+//! the one whose time is nearest to a given one is kept. A token begins when the one before it has been
 //! chosen and ends when it has been chosen itself: its text, its forward pass and its sampling. Changes no result.
 
 use std::time::Duration;
 
 use coldpress_experts::{ExpertStatistics, ExpertStore, ReadSpan, StoreWork};
+use coldpress_memory::Bytes;
 use coldpress_model::{FeedForwardSpec, LayerSpec, Phase, PhaseRecord, PhaseStretch, PhaseTimes};
 
 use crate::error::EngineError;
@@ -73,13 +74,18 @@ pub(crate) struct Recorder {
 }
 
 impl Runtime {
+    /// What [`Runtime::start_timeline`] takes of the budget: the records of the clock and of the store, and one token.
+    pub const TIMELINE_BYTES: Bytes = Bytes(2 << 20);
+
     /// Writes down from now on what happens during every generated token, and keeps the token whose time is nearest to
     /// `typical`.
     ///
     /// # Errors
-    /// What was given back while nothing happened cannot be loaded again.
+    /// The budget has no room: see [`LoadConfiguration::recording`](crate::LoadConfiguration::recording). Or what was given back
+    /// while nothing happened cannot be loaded again.
     pub fn start_timeline(&mut self, typical: Duration) -> Result<(), EngineError> {
         self.wake()?;
+        self.charge_recording(1, Self::TIMELINE_BYTES)?;
         self.clock.record(true);
         if let Some(store) = &mut self.experts {
             store.record_timeline(true);

@@ -1,18 +1,22 @@
 //! Recording the routing of real text, for `simulate` and `tune`.
 //!
-//! Off unless asked for. A trace is bounded, lies outside the plan's memory (a few megabytes at most) and holds no text.
+//! Off unless asked for. A trace is bounded, charged as a whole before it begins, and holds no text.
 
-use std::io::Write;
+use std::io::BufWriter;
 use std::path::Path;
 
 use coldpress_experts::trace::{TRACE_BYTES_DEFAULT, TRACE_MAGIC};
 use coldpress_experts::{Fingerprint, RoutingTrace};
+use coldpress_memory::Bytes;
 
 use crate::error::EngineError;
 use crate::files::{begins_with, replace};
 use crate::runtime::Runtime;
 
 impl Runtime {
+    /// What [`Runtime::start_trace`] takes of the budget at most, for any model with four choices per token or more.
+    pub const TRACE_BYTES: Bytes = Bytes(12 << 20);
+
     /// The fingerprint of the model's files, which packs, traces, profiles and hotlists carry.
     ///
     /// # Errors
@@ -24,15 +28,20 @@ impl Runtime {
     /// Writes down from now on which experts every token chooses, up to eight megabytes.
     ///
     /// # Errors
-    /// The model has no routed experts, or its fingerprint cannot be read.
+    /// The model has no routed experts, its fingerprint cannot be read, or the budget has no room: see
+    /// [`LoadConfiguration::recording`](crate::LoadConfiguration::recording).
     pub fn start_trace(&mut self) -> Result<(), EngineError> {
         let spec = self.model.spec();
         if spec.experts.is_empty() {
             let reason = "this model has no routed experts: there is no routing to record";
             return Err(EngineError::BadOption(reason.to_owned()));
         }
-        let counts = spec.experts.iter().map(|layer| layer.expert_count).collect();
+        let counts: Vec<usize> = spec.experts.iter().map(|layer| layer.expert_count).collect();
         let top_k = spec.experts_per_token();
+        let bytes = RoutingTrace::memory_bytes(counts.len(), top_k, TRACE_BYTES_DEFAULT);
+        // The old recording goes first: both would not be paid for.
+        self.model.trace_routing(None);
+        self.charge_recording(0, Bytes(bytes as u64))?;
         let trace = RoutingTrace::new(self.fingerprint()?, counts, top_k, TRACE_BYTES_DEFAULT);
         self.model.trace_routing(Some(trace));
         Ok(())
@@ -53,8 +62,11 @@ pub fn write_trace(trace: &RoutingTrace, path: &Path) -> Result<u64, EngineError
     if path.exists() && !begins_with(path, TRACE_MAGIC) {
         return Err(bad("exists and is not a trace: it is not overwritten; choose another place".to_owned()));
     }
-    let bytes = trace.to_bytes();
-    replace(path, |file| file.write_all(&bytes))
-        .map_err(|error| bad(format!("cannot be written: {error}")))?;
-    Ok(bytes.len() as u64)
+    let mut bytes = 0;
+    replace(path, |file| {
+        bytes = trace.write(&mut BufWriter::new(file))?;
+        Ok(())
+    })
+    .map_err(|error| bad(format!("cannot be written: {error}")))?;
+    Ok(bytes)
 }

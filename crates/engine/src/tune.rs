@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use coldpress_experts::{PolicyKind, RoutingTrace, Visits};
-use coldpress_memory::SizeSpec;
+use coldpress_memory::{Bytes, Purpose, SizeSpec};
 
 use crate::configuration::{ChoiceOrigin, LoadConfiguration, Prefetch};
 use crate::disk_tuning::{self, Reading};
@@ -136,7 +136,11 @@ impl Runtime {
             return Ok(None);
         };
         let trace = self.finish_trace().expect("recording was started above");
+        // The comparison takes memory that the slots had; the store is opened anew below.
+        self.experts = None;
+        let comparing = self.ledger.reserve(Purpose::Scratch, Bytes(Visits::memory_bytes(&trace) as u64))?;
         let (policy, rates, simulation) = best_policy(&trace, slots);
+        drop(comparing);
         let base = base.policy(policy.name(), ChoiceOrigin::Profile);
         let stretch = Stretch::like(&answers, prompts, options);
         let Some(prefetch) = self.try_prefetch(&base, &stretch, observer)? else { return Ok(None) };

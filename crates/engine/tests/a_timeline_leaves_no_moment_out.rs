@@ -105,7 +105,7 @@ fn of_every_way_to_read() {
         let mut walls = Vec::new();
         let (mut reads, mut ahead) = (0, 0);
         for typical in [Duration::ZERO, Duration::from_millis(3), Duration::from_secs(3600)] {
-            runtime.start_timeline(typical).expect("awake");
+            runtime.start_timeline(typical).expect("there is room");
             let (tokens, times) = answer(&mut runtime);
             let timeline = runtime.finish_timeline().expect("a timeline");
             assert_eq!(tokens, plain, "recording changes no token");

@@ -81,7 +81,7 @@ fn resident_and_streamed_greedy_and_drawn() {
             assert!(counts.iter().all(|&count| count == 0), "{name}, {sampling:?}: {counts:?}");
         }
         // Writing a timeline down takes its memory before the first token; what ended has left nothing behind.
-        runtime.start_timeline(std::time::Duration::ZERO).expect("awake");
+        runtime.start_timeline(std::time::Duration::ZERO).expect("there is room");
         let counts = allocations_per_token(&mut runtime, Sampling::default());
         assert!(counts.iter().all(|&count| count == 0), "{name}, with a timeline: {counts:?}");
         assert!(runtime.finish_timeline().is_some());

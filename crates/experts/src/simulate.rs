@@ -80,7 +80,9 @@ impl Visits {
             first_record.push(next);
             next += count;
         }
-        let (mut visits, mut experts) = (Vec::new(), Vec::new());
+        let visit_count = trace.passes().len() * expert_counts.len();
+        let (mut visits, mut experts) =
+            (Vec::with_capacity(visit_count), Vec::with_capacity(trace.choice_count()));
         let (mut last_use, mut named) = (Vec::new(), Vec::new());
         for pass in trace.passes() {
             for (layer, count) in expert_counts.iter().enumerate() {
@@ -93,6 +95,12 @@ impl Visits {
             }
         }
         Self { expert_counts, first_record, visits, experts }
+    }
+
+    /// Bytes that the visits of `trace` take, those of [`Visits::belady`] included.
+    pub fn memory_bytes(trace: &RoutingTrace) -> usize {
+        let visits = trace.passes().len() * trace.expert_counts().len();
+        visits * size_of::<Visit>() + trace.choice_count() * (2 * size_of::<u32>() + size_of::<(u32, u32)>())
     }
 
     /// Records of the model.
@@ -162,7 +170,7 @@ impl Visits {
         // Per record: its next visit if it is in memory.
         let mut kept = vec![NONE; self.record_count()];
         let mut count = 0;
-        let mut farthest: BinaryHeap<(u32, u32)> = BinaryHeap::new();
+        let mut farthest: BinaryHeap<(u32, u32)> = BinaryHeap::with_capacity(self.experts.len());
         let mut counts = ReplayCounts::default();
         for visit in &self.visits {
             for at in visit.start..visit.end {

@@ -8,7 +8,7 @@
 //! rows, then per layer the choices `[rows, experts per token]`, best first; at the end u32 CRC-32C of all before.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::ExpertError;
@@ -20,7 +20,6 @@ pub const TRACE_MAGIC: &[u8; 8] = b"CPTRACE\0";
 pub const TRACE_BYTES_DEFAULT: usize = 8 << 20;
 
 const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 68;
 /// Longer files are refused before they are read.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 const LAYERS_MAX: u32 = 4096;
@@ -67,15 +66,21 @@ impl RoutingTrace {
     pub fn new(fingerprint: Fingerprint, expert_counts: Vec<usize>, top_k: usize, bytes_max: usize) -> Self {
         Self {
             fingerprint,
+            // All of it at once: growing would copy, and take up to three times as much meanwhile.
+            rows: Vec::with_capacity(passes_max(expert_counts.len(), top_k, bytes_max)),
+            choices: Vec::with_capacity(bytes_max / size_of::<u16>()),
             expert_counts,
             top_k,
-            rows: Vec::new(),
-            choices: Vec::new(),
             complete: 0,
             open: (0, 0),
             choices_max: bytes_max / size_of::<u16>(),
             stopped: false,
         }
+    }
+
+    /// Bytes that [`RoutingTrace::new`] takes for `layers` routed layers. They become resident as choices are recorded.
+    pub fn memory_bytes(layers: usize, top_k: usize, bytes_max: usize) -> usize {
+        passes_max(layers, top_k, bytes_max) * size_of::<u32>() + bytes_max
     }
 
     /// Adds the choices of all rows in `layer`, best first in each row. Layers come in order; layer 0 begins a pass, and a
@@ -129,6 +134,11 @@ impl RoutingTrace {
         self.rows.iter().map(|rows| *rows as usize).sum()
     }
 
+    /// Choices of all passes.
+    pub fn choice_count(&self) -> usize {
+        self.complete
+    }
+
     /// Every pass in order.
     pub fn passes(&self) -> impl ExactSizeIterator<Item = Pass<'_>> {
         let mut rest = self.choices.as_slice();
@@ -142,28 +152,39 @@ impl RoutingTrace {
 
     /// The bytes of a trace file.
     pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.write(&mut bytes).expect("memory takes all bytes");
+        bytes
+    }
+
+    /// Writes a trace file to `file` and returns its length.
+    ///
+    /// # Errors
+    /// What `file` says.
+    pub fn write(&self, file: &mut dyn Write) -> io::Result<u64> {
         let wide = self.expert_counts.iter().any(|count| *count > 256);
         let width = if wide { 2 } else { 1 };
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.complete * width + self.rows.len() * 4);
-        bytes.extend_from_slice(TRACE_MAGIC);
+        let mut file = Checked { file, check: 0, bytes: 0 };
+        file.put(TRACE_MAGIC)?;
         for value in [VERSION, self.expert_counts.len() as u32, self.top_k as u32, width as u32] {
-            bytes.extend_from_slice(&value.to_le_bytes());
+            file.put(&value.to_le_bytes())?;
         }
-        bytes.extend_from_slice(&(self.rows.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(self.fingerprint.as_bytes());
-        bytes.extend_from_slice(&u32::from(self.stopped).to_le_bytes());
+        file.put(&(self.rows.len() as u64).to_le_bytes())?;
+        file.put(self.fingerprint.as_bytes())?;
+        file.put(&u32::from(self.stopped).to_le_bytes())?;
         for count in &self.expert_counts {
-            bytes.extend_from_slice(&(*count as u32).to_le_bytes());
+            file.put(&(*count as u32).to_le_bytes())?;
         }
         for pass in self.passes() {
-            bytes.extend_from_slice(&(pass.rows as u32).to_le_bytes());
+            file.put(&(pass.rows as u32).to_le_bytes())?;
             for choice in pass.choices {
-                bytes.extend_from_slice(&choice.to_le_bytes()[..width]);
+                file.put(&choice.to_le_bytes()[..width])?;
             }
         }
-        let check = crc32c::crc32c(&bytes);
-        bytes.extend_from_slice(&check.to_le_bytes());
-        bytes
+        let check = file.check;
+        file.put(&check.to_le_bytes())?;
+        file.file.flush()?;
+        Ok(file.bytes)
     }
 
     /// Reads a trace file.
@@ -184,6 +205,26 @@ impl RoutingTrace {
     /// As [`RoutingTrace::read`].
     pub fn from_bytes(bytes: &[u8], path: &Path) -> Result<Self, ExpertError> {
         Parser { bytes, at: 0, path: path.to_owned() }.trace()
+    }
+}
+
+/// Passes of one row, the shortest, that hold `bytes_max` bytes of choices.
+fn passes_max(layers: usize, top_k: usize, bytes_max: usize) -> usize {
+    bytes_max / (size_of::<u16>() * layers * top_k).max(1)
+}
+
+/// Counts and checks what is written.
+struct Checked<'a> {
+    file: &'a mut dyn Write,
+    check: u32,
+    bytes: u64,
+}
+
+impl Checked<'_> {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.check = crc32c::crc32c_append(self.check, bytes);
+        self.bytes += bytes.len() as u64;
+        self.file.write_all(bytes)
     }
 }
 
@@ -245,7 +286,8 @@ impl Parser<'_> {
             let fewest = u32::try_from(top_k).unwrap_or(u32::MAX);
             expert_counts.push(self.number_within("experts in a layer", fewest..=EXPERTS_MAX)? as usize);
         }
-        let mut trace = RoutingTrace::new(fingerprint, expert_counts, top_k, usize::MAX);
+        let mut trace = RoutingTrace::new(fingerprint, expert_counts, top_k, 0);
+        trace.choices_max = usize::MAX;
         for _ in 0..passes {
             self.pass(&mut trace, width)?;
         }

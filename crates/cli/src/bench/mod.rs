@@ -167,7 +167,10 @@ fn plan_all(arguments: &BenchArguments, environment: &Environment) -> Result<(Ve
         );
         return Err(Usage(anyhow::anyhow!(reason)).into());
     }
-    let base = base.context(u32::try_from(needed).unwrap_or(u32::MAX));
+    let mut base = base.context(u32::try_from(needed).unwrap_or(u32::MAX));
+    if arguments.html.is_some() {
+        base = base.recording(Bytes(Runtime::TRACE_BYTES.0 + Runtime::TIMELINE_BYTES.0));
+    }
     let budgets: Vec<Option<_>> = some_or_default(&arguments.budget);
     let residencies: Vec<Option<_>> = some_or_default(&arguments.residency);
     let mut configurations = Vec::new();
