@@ -278,7 +278,7 @@ def matrix(options):
                 wanted = ["--ctx", context, "--residency", residency] + (["--pack", options.pack] if residency == "mapped" else [])
                 if residency == "resident" and budget < room["resident_budget"]:
                     continue
-                if options.quick and (name, residency) not in QUICK:
+                if options.quick and (name, residency) not in QUICK[:3 if tokens > 16 else None]:
                     continue
                 if residency == "mapped":
                     budget = max(budget, plan(options, *wanted)["room"]["smallest_budget"])
@@ -304,7 +304,7 @@ def matrix(options):
     check(runs >= (6 if options.quick else 30), f"only {runs} runs")
 
 
-QUICK = [("minimum", "streamed"), ("0.25 x file", "streamed"), ("0.25 x file", "paged"), ("0.25 x file", "mapped"), ("0.5 x file", "streamed")]
+QUICK = [("minimum", "streamed"), ("0.25 x file", "streamed"), ("0.25 x file", "mapped"), ("0.25 x file", "paged"), ("0.5 x file", "streamed")]
 
 
 def middle_budget(options, context):
@@ -320,7 +320,7 @@ def topics(options):
     first, evicted = {}, 0
     for _ in range(rounds):
         for topic in ("code.txt", "prose.txt"):
-            answer = session.answer(text(topic), 32, 400)
+            answer = session.answer(text(topic), *((8, 200) if options.quick else (32, 400)))
             if not check(answer is not None, f"topics: gone at {topic}, {group.kills()} kills"):
                 break
             evicted += answer["experts"]["evictions"]
@@ -351,7 +351,7 @@ sys.stdin.read()
 
 def squeezed(options, name, squeeze):
     """Decodes undisturbed, then while `squeeze(group)` makes memory short; both answers must be the same."""
-    context, length = 1024, 96 if options.quick else 256
+    context, length = 1024, 64 if options.quick else 256
     budget = middle_budget(options, context)
     prose = text("prose.txt")
     group = Group(budget + OVERHEAD)
@@ -446,13 +446,13 @@ def cache(options):
 
 
 def repeat(options):
-    context, requests, warm = 512, 20 if options.quick else 100, 10
+    context, requests, warm = 512, 16 if options.quick else 100, 10
     budget = max(os.path.getsize(options.model) // 4, smallest(options, context))
     group = Group(budget + OVERHEAD)
     session = Session(options, group, budget, context)
     memory, first = [], None
     for _ in range(requests):
-        answer = session.answer(text("prose.txt"), 16, 64)
+        answer = session.answer(text("prose.txt"), *((4, 16) if options.quick else (16, 64)))
         if not check(answer is not None, "repeat: gone"):
             break
         first = first or answer["tokens"]
