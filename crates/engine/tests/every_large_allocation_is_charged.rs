@@ -10,7 +10,7 @@
 mod allocations;
 mod common;
 
-use allocations::{Block, Seen, watch};
+use allocations::{Block, Seen, alone, watch};
 use coldpress::{
     Bytes, GenerateOptions, LoadConfiguration, PackUse, Residency, Runtime, Silent, pack_model, verify_pack,
     write_trace,
@@ -53,6 +53,7 @@ fn answer(runtime: &mut Runtime, prompt_tokens: u32, max_tokens: usize) {
 
 #[test]
 fn the_watch_sees_what_it_is_to_see() {
+    let _alone = alone();
     let (_, seen) = watch(LARGE, || {
         let mut grown: Vec<u8> = Vec::with_capacity(100);
         grown.resize(LARGE, 1);
@@ -67,6 +68,7 @@ fn the_watch_sees_what_it_is_to_see() {
 
 #[test]
 fn while_a_model_is_loaded_and_answers() {
+    let _alone = alone();
     let resident = configuration().cold_fraction(0.0).residency(Residency::Resident);
     for (name, configuration) in [("streamed", configuration()), ("resident", resident)] {
         let (mut runtime, seen) = watch(LARGE_HERE, || load(&demo(), &configuration));
@@ -87,6 +89,7 @@ fn while_a_model_is_loaded_and_answers() {
 
 #[test]
 fn while_a_pack_is_written_checked_used_and_filled() {
+    let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let pack = folder.path().join("model.cpack");
     let write = || pack_model(&demo(), &pack, None, &mut Silent).expect("packs");
@@ -115,6 +118,7 @@ fn while_a_pack_is_written_checked_used_and_filled() {
 
 #[test]
 fn while_hotlists_traces_and_timelines_are_kept() {
+    let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let configuration = configuration().hotlists(folder.path().to_owned()).profiles(folder.path().to_owned());
     for start in ["first", "second"] {
@@ -149,6 +153,7 @@ fn while_hotlists_traces_and_timelines_are_kept() {
 
 #[test]
 fn while_a_model_is_tuned() {
+    let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let configuration = configuration().profiles(folder.path().to_owned()).recording(Runtime::TRACE_BYTES);
     let mut runtime = load(&demo(), &configuration);

@@ -2,7 +2,7 @@
 //!
 //! `watch` runs some work and returns what was seen meanwhile, from all threads. Blocks in memory maps of their own
 //! (`coldpress_memory::Buffer`) never come through here: those are charged to the ledger, and everything here is not.
-//! One watch at a time; the tests of a program that uses this share one lock.
+//! The allocator sees all threads, so each test of such a program is `alone` from its first line on.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -108,9 +108,14 @@ pub struct Seen {
     pub peak_growth: usize,
 }
 
-/// Runs `work` and watches blocks of `threshold` bytes and more meanwhile.
+/// Keeps every other test of the program waiting: what they take from the heap would be counted too.
+#[must_use = "others go on when it is dropped"]
+pub fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `work` and watches blocks of `threshold` bytes and more meanwhile. The caller is [`alone`].
 pub fn watch<T>(threshold: usize, work: impl FnOnce() -> T) -> (T, Seen) {
-    let _alone: MutexGuard<'_, ()> = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     THRESHOLD.store(threshold, Ordering::Relaxed);
     let before = LIVE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
