@@ -36,13 +36,13 @@ pub(crate) fn open_model_headers(path: &Path) -> Result<ModelFile, FormatError> 
 /// Nothing else is opened, because opening a pipe would wait for a writer.
 pub fn begins_with(path: &Path, opening: &[u8]) -> bool {
     let mut found = vec![0; opening.len()];
-    let mut read = |file: File| {
+    let read = |file: File| {
         let _ = sys::expect_random_reads(&file);
         let result = (&file).read_exact(&mut found);
         let _ = sys::drop_page_cache(&file, 0..sys::page_size() as u64);
         result
     };
-    path.is_file() && File::open(path).and_then(|file| read(file)).is_ok() && found == opening
+    path.is_file() && File::open(path).and_then(read).is_ok() && found == opening
 }
 
 /// Writes `path` so that whoever reads it finds the old content or all of the new one, whatever happens meanwhile.

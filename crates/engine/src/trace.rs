@@ -11,6 +11,7 @@ use coldpress_memory::Bytes;
 
 use crate::error::EngineError;
 use crate::files::{begins_with, replace};
+use crate::plan::ModelSummary;
 use crate::runtime::Runtime;
 
 impl Runtime {
@@ -25,12 +26,27 @@ impl Runtime {
         Ok(Fingerprint::of(&self.files, &self.model.spec().experts)?)
     }
 
+    /// What [`Runtime::start_trace_of`] takes of the budget for `tokens` tokens of a model.
+    pub fn trace_bytes(model: &ModelSummary, tokens: usize) -> Bytes {
+        let (layers, top_k) = (model.moe_layers, model.experts_per_token);
+        let bytes = RoutingTrace::memory_bytes(layers, top_k, choice_bytes(layers, top_k, tokens));
+        Bytes(bytes as u64)
+    }
+
     /// Writes down from now on which experts every token chooses, up to eight megabytes.
     ///
     /// # Errors
     /// The model has no routed experts, its fingerprint cannot be read, or the budget has no room: see
     /// [`LoadConfiguration::recording`](crate::LoadConfiguration::recording).
     pub fn start_trace(&mut self) -> Result<(), EngineError> {
+        self.start_trace_of(usize::MAX)
+    }
+
+    /// As [`Runtime::start_trace`], up to `tokens` tokens.
+    ///
+    /// # Errors
+    /// As [`Runtime::start_trace`].
+    pub fn start_trace_of(&mut self, tokens: usize) -> Result<(), EngineError> {
         let spec = self.model.spec();
         if spec.experts.is_empty() {
             let reason = "this model has no routed experts: there is no routing to record";
@@ -38,11 +54,12 @@ impl Runtime {
         }
         let counts: Vec<usize> = spec.experts.iter().map(|layer| layer.expert_count).collect();
         let top_k = spec.experts_per_token();
-        let bytes = RoutingTrace::memory_bytes(counts.len(), top_k, TRACE_BYTES_DEFAULT);
+        let choice_bytes = choice_bytes(counts.len(), top_k, tokens);
+        let bytes = RoutingTrace::memory_bytes(counts.len(), top_k, choice_bytes);
         // The old recording goes first: both would not be paid for.
         self.model.trace_routing(None);
         self.charge_recording(0, Bytes(bytes as u64))?;
-        let trace = RoutingTrace::new(self.fingerprint()?, counts, top_k, TRACE_BYTES_DEFAULT);
+        let trace = RoutingTrace::new(self.fingerprint()?, counts, top_k, choice_bytes);
         self.model.trace_routing(Some(trace));
         Ok(())
     }
@@ -51,6 +68,11 @@ impl Runtime {
     pub fn finish_trace(&mut self) -> Option<RoutingTrace> {
         self.model.trace_routing(None)
     }
+}
+
+/// Bytes of the choices of `tokens` tokens, two each, at most those of any recording.
+fn choice_bytes(layers: usize, top_k: usize, tokens: usize) -> usize {
+    tokens.saturating_mul(layers * top_k * size_of::<u16>()).min(TRACE_BYTES_DEFAULT)
 }
 
 /// Writes a trace file, replacing at most another trace.

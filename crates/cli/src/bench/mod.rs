@@ -159,7 +159,8 @@ fn plan_all(arguments: &BenchArguments, environment: &Environment) -> Result<(Ve
     // The plan itself would rather say that the budget is too small; a model that cannot go so far is no matter of budget.
     let choices = environment.choices(&arguments.flags.0);
     let base = choices.configuration(&arguments.model, false);
-    let trained = coldpress::model_summary(&arguments.model)?.trained_context;
+    let model = coldpress::model_summary(&arguments.model)?;
+    let trained = model.trained_context;
     if needed > trained {
         let reason = format!(
             "a depth of {deepest}, {prompt} prompt tokens and {generated} generated ones need a context of {needed}; \
@@ -169,7 +170,7 @@ fn plan_all(arguments: &BenchArguments, environment: &Environment) -> Result<(Ve
     }
     let mut base = base.context(u32::try_from(needed).unwrap_or(u32::MAX));
     if arguments.html.is_some() {
-        base = base.recording(Bytes(Runtime::TRACE_BYTES.0 + Runtime::TIMELINE_BYTES.0));
+        base = base.recording(Bytes(Runtime::trace_bytes(&model, needed).0 + Runtime::TIMELINE_BYTES.0));
     }
     let budgets: Vec<Option<_>> = some_or_default(&arguments.budget);
     let residencies: Vec<Option<_>> = some_or_default(&arguments.residency);
@@ -297,7 +298,7 @@ fn further_runs(
         timeline = runtime.finish_timeline();
     }
     if further.routing {
-        runtime.start_trace()?;
+        runtime.start_trace_of(session.context())?;
         if measure::run(runtime, session, ids, 0, sizes)?.is_none() {
             return Ok(None);
         }

@@ -190,7 +190,17 @@ impl PartialPack {
     ) -> Result<Vec<Vec<u32>>, ExpertError> {
         self.claim()?;
         let geometry = self.layout.geometry();
-        let mut missing = vec![Vec::new(); geometry.layer_count()];
+        let all = |layer| (0..geometry.expert_count(layer) as u32).collect();
+        let mut missing: Vec<Vec<u32>> = (0..geometry.layer_count()).map(all).collect();
+        let length = self
+            .file
+            .metadata()
+            .map_err(|source| io_error("ask for the length of", &self.path, 0, source))?
+            .len();
+        if geometry.keys().all(|key| self.layout.offset(key) >= length) {
+            return Ok(missing);
+        }
+        missing.iter_mut().for_each(Vec::clear);
         let mut piece = Buffer::new(ledger, Purpose::ReadRing, Bytes(SCAN_BYTES as u64))?;
         for key in geometry.keys() {
             stop_if(cancel)?;
