@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Arg;
 use coldpress::{
-    BudgetSpec, ChoiceOrigin, ForceMode, Isa, KvType, LoadConfiguration, MemoryGate, PackUse, Prefetch,
-    Press, ReaderKind, Residency, SettingKey, SizeSpec, Thinking,
+    BudgetSpec, ChoiceOrigin, ForceMode, IdleRelease, Isa, KvType, LoadConfiguration, MemoryGate, PackUse,
+    Prefetch, Press, ReaderKind, Residency, SettingKey, SizeSpec, Thinking,
 };
 
 use crate::flags::{Flags, Given};
-use crate::values::{count, exact, fraction, named, path, policy, resident_cap, switch, thread_count};
+use crate::values::{
+    count, exact, fraction, named, path, policy, resident_cap, seconds, switch, thread_count,
+};
 
 /// A way to give a setting.
 pub struct Row {
@@ -76,6 +78,26 @@ const ROW: Row = Row {
 
 /// Every way to give a setting.
 pub static ROWS: [Row; SettingKey::ALL.len() + 1] = [
+    Row {
+        key: SettingKey::IdleAfter,
+        value_name: "SECONDS",
+        help: "Give memory back after this long without a request; the next one takes it again [default: never]",
+        apply: |choices, text| {
+            let after = seconds(text)?;
+            choices.set(|configuration| configuration.idle_after(after))
+        },
+        ..ROW
+    },
+    Row {
+        key: SettingKey::IdleRelease,
+        value_name: "WHAT",
+        help: "What --idle-after gives back: experts, or all but the program and the tokenizer [default: experts]",
+        apply: |choices, text| {
+            let release = named(&IdleRelease::ALL, text)?;
+            choices.set(|configuration| configuration.idle_release(release))
+        },
+        ..ROW
+    },
     Row {
         key: SettingKey::Budget,
         value_name: "SIZE",

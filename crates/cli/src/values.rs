@@ -1,6 +1,7 @@
 //! The values that settings take, from text. Every function says what the value must be where the text is none.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use coldpress::{Bytes, ResidentCap, SizeSpec};
 
@@ -71,6 +72,13 @@ pub fn policy(text: &str) -> Result<String, String> {
     } else {
         Err(format!("'{text}' is not a policy; known: {}", coldpress::POLICIES.join(", ")))
     }
+}
+
+/// A time in seconds, above 0.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || "it must be a number of seconds above 0".to_owned();
+    let seconds: f64 = text.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero()).ok_or_else(wrong)
 }
 
 #[cfg(test)]

@@ -241,7 +241,8 @@ pub struct LoadConfiguration {
     pub(crate) force_mode: ForceMode,
     pub(crate) split: Option<usize>,
     pub(crate) disk_probe: Option<PathBuf>,
-    pub(crate) idle: Option<(Duration, IdleRelease)>,
+    pub(crate) idle_after: Option<Duration>,
+    pub(crate) idle_release: IdleRelease,
     pub(crate) router_advice: bool,
     pub(crate) router_advice_cap: Option<Bytes>,
     pub(crate) route_telemetry: bool,
@@ -390,11 +391,23 @@ impl LoadConfiguration {
         self.chosen_by(SettingKey::DiskProbe, ChoiceOrigin::Flag)
     }
 
-    /// What is given back after how long without a request. Default: nothing.
+    /// When what is given back.
+    pub(crate) fn idle(&self) -> Option<(Duration, IdleRelease)> {
+        self.idle_after.map(|after| (after, self.idle_release))
+    }
+
+    /// After how long without a request memory is given back. Default: never.
     #[must_use]
-    pub fn idle_release(mut self, after: Duration, release: IdleRelease) -> Self {
-        self.idle = Some((after, release));
-        self
+    pub fn idle_after(mut self, after: Duration) -> Self {
+        self.idle_after = Some(after);
+        self.chosen_by(SettingKey::IdleAfter, ChoiceOrigin::Flag)
+    }
+
+    /// What is given back then. Default: the routed experts.
+    #[must_use]
+    pub fn idle_release(mut self, release: IdleRelease) -> Self {
+        self.idle_release = release;
+        self.chosen_by(SettingKey::IdleRelease, ChoiceOrigin::Flag)
     }
 
     /// Memory to leave for recordings, as part of the plan's scratch: [`crate::Runtime::TRACE_BYTES`] for

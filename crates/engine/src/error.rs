@@ -71,6 +71,20 @@ pub enum EngineError {
     /// The caller's observer asked to stop.
     #[error("stopped on request")]
     Cancelled,
+    /// After the first token more was held than planned.
+    #[error(
+        "the plan is wrong: {purpose} takes {held} and {planned} were planned; a budget of {} more keeps the promise, and \
+         this should be reported with the output of `coldpress plan`",
+        held.saturating_sub(*planned)
+    )]
+    Probe {
+        /// The share of the plan.
+        purpose: coldpress_memory::Purpose,
+        /// What was planned.
+        planned: coldpress_memory::Bytes,
+        /// What is held.
+        held: coldpress_memory::Bytes,
+    },
     /// Reading experts or writing a pack failed.
     #[error(transparent)]
     Expert(ExpertError),

@@ -26,10 +26,11 @@ const LOOK: Duration = Duration::from_millis(20);
 const STACK_BYTES: usize = 128 << 10;
 
 /// What is given back after a time without requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdleRelease {
     /// The routed experts; the next request reads those it needs.
+    #[default]
     Experts,
     /// Dense weights, KV caches and scratch too; the next request loads them first and computes its whole prompt.
     All,
@@ -38,6 +39,14 @@ pub enum IdleRelease {
 impl IdleRelease {
     /// All choices with their names on the command line.
     pub const ALL: [(&'static str, Self); 2] = [("experts", Self::Experts), ("all", Self::All)];
+
+    /// Name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Experts => "experts",
+            Self::All => "all",
+        }
+    }
 }
 
 /// Where a value is while nobody computes with it.

@@ -36,6 +36,7 @@ mod packs;
 mod plan;
 mod predict;
 mod press;
+mod probe;
 mod runtime;
 mod sampling;
 mod settings;
@@ -53,7 +54,7 @@ pub use coldpress_experts::{
 pub use coldpress_formats::FormatError;
 pub use coldpress_kernels::Isa;
 pub use coldpress_kernels::probe::processor_name;
-pub use coldpress_memory::sys::DirectIo;
+pub use coldpress_memory::sys::{DirectIo, process_exists};
 pub use coldpress_memory::{
     BudgetSpec, Bytes, DoesNotFit, Ledger, LedgerSnapshot, MachineFacts, Plan, SizeSpec, StorageFacts,
     StorageKind, Suggestion, Swap, SystemFacts,
@@ -86,6 +87,7 @@ pub use predict::{
     assumed_hit_rate, measured_hit_rate, predict,
 };
 pub use press::{MemoryGate, Press, PressStatus, ResidentCap, Thinking};
+pub use probe::{ProbeReport, ProbedShare};
 pub use runtime::{LoadObserver, LoadStage, PeakMemory, Runtime, Status};
 pub use sampling::{Sampler, Sampling, greedy};
 pub use settings::{EffectiveSetting, Setting, SettingKey};

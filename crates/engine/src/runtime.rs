@@ -188,7 +188,8 @@ impl Runtime {
         let experts = open_experts(&mut prepared, configuration, &ledger, &workers, observer)?;
         let scratch = new_scratch(&ledger, &prepared.spec, &prepared.report)?;
         let sampler = Sampler::new(&ledger, prepared.spec.vocabulary)?;
-        let keeper = Keeper::start(&ledger, &memory, slot_plan(&prepared, configuration), configuration.idle);
+        let keeper =
+            Keeper::start(&ledger, &memory, slot_plan(&prepared, configuration), configuration.idle());
         keeper.steer(experts.as_ref());
         let mut runtime = Self {
             configuration: configuration.clone(),

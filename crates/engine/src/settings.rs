@@ -86,6 +86,10 @@ settings! {
     MemoryGate: "memory gate", "--memory-gate", "COLDPRESS_MEMORY_GATE";
     /// The low-RAM profile.
     LowRam: "low ram", "--low-ram", "COLDPRESS_LOW_RAM";
+    /// Time without a request after which memory is given back.
+    IdleAfter: "idle after", "--idle-after", "COLDPRESS_IDLE_AFTER";
+    /// What is given back then.
+    IdleRelease: "idle release", "--idle-release", "COLDPRESS_IDLE_RELEASE";
     /// What chat templates are told about thinking.
     Thinking: "thinking", "--thinking", "COLDPRESS_THINKING";
     /// Rules that split text before byte-pair encoding.
@@ -218,6 +222,10 @@ fn value(key: SettingKey, configuration: &LoadConfiguration, report: &PlanReport
         },
         SettingKey::MemoryGate => configuration.memory_gate.name().to_owned(),
         SettingKey::LowRam => on(configuration.low_ram),
+        SettingKey::IdleAfter => {
+            configuration.idle_after.map_or("never".to_owned(), |after| format!("{} s", after.as_secs_f64()))
+        }
+        SettingKey::IdleRelease => configuration.idle_release.name().to_owned(),
         SettingKey::Thinking => configuration.wanted_thinking().name().to_owned(),
         SettingKey::PreTokenizer => {
             configuration.pre_tokenizer.clone().unwrap_or_else(|| "that of the file".to_owned())

@@ -100,7 +100,7 @@ fn a_budget_that_changes_while_tokens_are_generated_changes_no_token() {
 fn what_was_given_back_while_idle_is_there_again_for_the_next_question() {
     let expected = answer(&mut load(&demo(), &LoadConfiguration::default()), &mut Silent);
     for (name, release) in IdleRelease::ALL {
-        let configuration = streamed(0.5).idle_release(Duration::from_millis(100), release);
+        let configuration = streamed(0.5).idle_after(Duration::from_millis(100)).idle_release(release);
         let mut runtime = load(&demo(), &configuration);
         let prompt = prompt(&runtime);
         let mut session = runtime.session().expect("a session");
@@ -130,7 +130,7 @@ fn a_model_file_that_went_away_while_idle_is_an_error_and_nothing_worse() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("model.gguf");
     std::fs::copy(demo(), &path).expect("copies");
-    let configuration = streamed(0.5).idle_release(Duration::from_millis(50), IdleRelease::All);
+    let configuration = streamed(0.5).idle_after(Duration::from_millis(50)).idle_release(IdleRelease::All);
     let mut runtime = load(&path, &configuration);
     let expected = answer(&mut runtime, &mut Silent);
     let handle = runtime.handle();

@@ -41,6 +41,9 @@ pub enum Guess {
     Certain,
 }
 
+/// What wrong guesses may read, of what is needed: the device does not read more than 5 % in vain, alignment included.
+const WASTE_PERCENT: usize = 4;
+
 /// A head that is being read, or has been.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
@@ -68,6 +71,10 @@ pub(crate) struct Ahead {
     gaps: [Gap; 2],
     /// Which of them the heads were begun for.
     had_all: bool,
+    /// Bytes that wrong guesses may still read unless all are wanted: a part of what is needed, see [`WASTE_PERCENT`].
+    waste_left: usize,
+    /// The most of it that is saved up.
+    waste_most: usize,
     pub statistics: AheadStatistics,
     pub governor: Governor,
 }
@@ -85,6 +92,8 @@ impl Ahead {
             heads_max,
             gaps: [Gap::new(record_bytes, heads_max), Gap::new(record_bytes, heads_max)],
             had_all: false,
+            waste_left: record_bytes,
+            waste_most: 4 * record_bytes,
             statistics: AheadStatistics::default(),
             governor: Governor::new(mode),
         }
@@ -95,10 +104,24 @@ impl Ahead {
         self.guess = guess;
         self.had_all = had_all;
         self.bytes_left = match guess {
-            Guess::Likely => self.gaps[usize::from(had_all)].bytes,
+            Guess::Likely if self.governor.mode == ReadAheadMode::On => self.gaps[usize::from(had_all)].bytes,
+            Guess::Likely => self.gaps[usize::from(had_all)].bytes.min(self.waste_left),
             Guess::Certain => usize::MAX,
         };
         self.wanted.clear();
+    }
+
+    /// `bytes` were asked for that were not in memory.
+    pub(crate) fn needed(&mut self, bytes: usize) {
+        self.waste_left = (self.waste_left + bytes * WASTE_PERCENT / 100).min(self.waste_most);
+    }
+
+    /// `bytes` of a head have been begun; until it is asked for they count as wasted.
+    pub(crate) fn begun(&mut self, bytes: usize) {
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+        self.waste_left = self.waste_left.saturating_sub(bytes);
+        self.statistics.records += 1;
+        self.statistics.bytes += bytes as u64;
     }
 
     /// The next layer has asked for its records: `asked` of the heads among them or not, which had `arrived` by then or not.
@@ -112,6 +135,7 @@ impl Ahead {
     pub(crate) fn take(&mut self, key: ExpertKey) -> Option<Head> {
         let at = self.heads.iter().position(|head| head.key == key)?;
         let head = self.heads.swap_remove(at);
+        self.waste_left = (self.waste_left + head.bytes).min(self.waste_most);
         self.statistics.used += 1;
         self.statistics.used_bytes += head.bytes as u64;
         Some(head)

@@ -260,8 +260,10 @@ impl ExpertStore {
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.record(layer as usize, experts, visit.ready.iter().map(|pinned| pinned.position));
         }
+        let missing = visit.pending.len() + visit.awaited.len();
         self.hits += visit.ready.len() as u64;
-        self.misses += (visit.pending.len() + visit.awaited.len()) as u64;
+        self.misses += missing as u64;
+        self.ahead.needed(missing * self.geometry.layer(layer as usize).record_bytes);
         let loader = &self.loader;
         let (experts, layer) = (&visit.experts, visit.layer);
         visit.pending.sort_unstable_by_key(|position| {
@@ -334,9 +336,7 @@ impl ExpertStore {
                 timeline.begun(key, slot, bytes, true);
             }
             self.ahead.heads.push(Head { key, slot, bytes });
-            self.ahead.bytes_left = self.ahead.bytes_left.saturating_sub(bytes);
-            self.ahead.statistics.records += 1;
-            self.ahead.statistics.bytes += bytes as u64;
+            self.ahead.begun(bytes);
         }
     }
 

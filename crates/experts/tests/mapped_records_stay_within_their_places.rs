@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use coldpress_experts::pack::write_pack;
 use coldpress_experts::{
@@ -17,6 +18,9 @@ use coldpress_testkit::{ExpertSource, SourceShape, visit_records};
 use coldpress_workers::Workers;
 
 const PLACES: usize = 4;
+
+/// What a process has mapped is one figure: tests that map take turns.
+static TURN: Mutex<()> = Mutex::new(());
 
 fn packed(folder: &Path, workers: &Workers, shape: &SourceShape) -> (ExpertSource, PackFile) {
     let source = ExpertSource::create(folder, shape);
@@ -43,6 +47,7 @@ fn store(source: &ExpertSource, pack: PackFile, release: ReleaseMode, ledger: &L
 
 #[test]
 fn in_the_process_and_with_force_in_the_page_cache() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let workers = Workers::new(1);
     let shape = SourceShape::with_record_bytes(2, 16, 2 << 20);
@@ -90,6 +95,7 @@ fn in_the_process_and_with_force_in_the_page_cache() {
 
 #[test]
 fn damage_and_a_cut_are_errors_of_their_record() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let workers = Workers::new(1);
     let (source, pack) = packed(folder.path(), &workers, &SourceShape::default());
@@ -127,6 +133,7 @@ fn only_a_pack_can_be_mapped() {
 
 #[test]
 fn what_a_layer_uses_most_stays_within_its_own_cap() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let workers = Workers::new(1);
     let shape = SourceShape::with_record_bytes(2, 16, 2 << 20);

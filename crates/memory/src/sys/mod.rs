@@ -135,6 +135,15 @@ pub fn device_facts(path: &Path) -> io::Result<DeviceFacts> {
     })
 }
 
+/// Whether a process with this number runs on this machine.
+pub fn process_exists(number: u32) -> bool {
+    let Some(process) = i32::try_from(number).ok().and_then(rustix::process::Pid::from_raw) else {
+        return false;
+    };
+    // Somebody else's process may not be signalled, but is there.
+    !matches!(rustix::process::test_kill_process(process), Err(rustix::io::Errno::SRCH))
+}
+
 /// Writes `file` through to the medium (`F_FULLFSYNC` on macOS, where plain `fsync` stops at the drive's cache).
 pub fn sync_file(file: &File) -> io::Result<()> {
     platform::sync_file(file)
