@@ -52,6 +52,8 @@ pub enum Command {
     Doctor(DoctorArguments),
     /// Measure what a disk delivers to cold reads, and what that means for a model.
     Disk(DiskArguments),
+    /// Show what the running programs of coldpress hold in memory, and why.
+    Status(StatusArguments),
 }
 
 impl Command {
@@ -68,6 +70,7 @@ impl Command {
             Self::Tune(arguments) => arguments.json,
             Self::Simulate(arguments) => arguments.json,
             Self::Disk(arguments) => arguments.json,
+            Self::Status(arguments) => arguments.json,
             Self::Chat(_) | Self::Logits(_) => false,
         }
     }
@@ -145,6 +148,14 @@ pub struct ChatArguments {
     /// System message
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
+}
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub struct StatusArguments {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `plan`.

@@ -11,7 +11,7 @@ use coldpress::{EngineError, FinishReason, GenerateOptions, Message, Runtime};
 use crate::arguments::ChatArguments;
 use crate::environment::Environment;
 use crate::run::{Screen, final_line};
-use crate::{Ended, Usage, interrupt, load, output};
+use crate::{Ended, Usage, interrupt, load, output, status};
 
 /// Temperature when the user does not choose one.
 const TEMPERATURE_DEFAULT: f32 = 0.7;
@@ -27,6 +27,9 @@ pub fn chat(arguments: &ChatArguments, environment: &Environment) -> Result<Ende
         let reason = "this file has no chat template: use `run --raw` to continue a text";
         return Err(Usage(anyhow::anyhow!(reason)).into());
     }
+    let _state = status::Publication::begin(&runtime, "chat", &arguments.load.model, environment);
+    let probed = runtime.probe()?;
+    output::line(&format!("ready: one token after {:.1} s, {} held", probed.time.as_secs_f64(), probed.anon));
     let options = GenerateOptions {
         max_tokens: arguments.sampling.max_tokens,
         sampling: load::sampling(&arguments.sampling, TEMPERATURE_DEFAULT),

@@ -23,6 +23,8 @@ pub struct Environment {
     pub variables: Vec<Given>,
     /// Folder for packs where nobody names one; `None` where no cache folder is known.
     cache_folder: Option<PathBuf>,
+    /// Folder for what lives as long as a login; `None` where the system has none.
+    runtime_folder: Option<PathBuf>,
     /// What the user should know of the variables.
     pub notes: Vec<String>,
 }
@@ -66,12 +68,24 @@ impl Environment {
         let mut unknown: Vec<String> = names.filter(|name| name.starts_with(PREFIX)).collect();
         unknown.retain(|name| ROWS.iter().all(|row| row.variable() != name.as_str()));
         unknown.sort_unstable();
-        Ok(Self { variables, cache_folder, notes: unknown.iter().map(|name| unknown_note(name)).collect() })
+        let runtime_folder = folder("XDG_RUNTIME_DIR").filter(|folder| folder.is_absolute());
+        Ok(Self {
+            variables,
+            cache_folder,
+            runtime_folder,
+            notes: unknown.iter().map(|name| unknown_note(name)).collect(),
+        })
     }
 
     /// What the environment and the flags of a command come to.
     pub fn choices(&self, flags: &Flags) -> Choices {
         Choices::of(&self.variables, flags, self.cache_folder.clone())
+    }
+
+    /// Where running programs keep their states.
+    pub fn status_folder(&self) -> Option<PathBuf> {
+        let lasting = || self.cache_folder.as_ref().map(|folder| folder.join("run"));
+        self.runtime_folder.as_ref().map(|folder| folder.join("coldpress")).or_else(lasting)
     }
 
     /// What the environment alone comes to.

@@ -25,6 +25,7 @@ mod progress;
 mod run;
 mod settings;
 mod simulate;
+mod status;
 mod trace;
 mod tune;
 mod values;
@@ -96,6 +97,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Ended> {
         Command::Tune(arguments) => tune::tune(&arguments, &environment),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
         Command::Disk(arguments) => disk::disk(&arguments),
+        Command::Status(arguments) => status::status(&arguments, &environment),
     }
 }
 

@@ -8,7 +8,7 @@ use coldpress::{FinishReason, GenerateObserver, GenerateOptions, Generation, Mes
 use crate::arguments::RunArguments;
 use crate::environment::Environment;
 use crate::progress::{Progress, Unit};
-use crate::{Ended, Usage, interrupt, load, output, settings};
+use crate::{Ended, Usage, interrupt, load, output, settings, status};
 
 /// Runs the command.
 ///
@@ -20,6 +20,7 @@ pub fn run(arguments: &RunArguments, environment: &Environment) -> Result<Ended>
     }
     let configuration = load::conversation(&arguments.load, environment);
     let mut runtime = load::load(&arguments.load.model, &configuration)?;
+    let _state = status::Publication::begin(&runtime, "run", &arguments.load.model, environment);
     let prompt = prompt(arguments, runtime.prompt_bytes_max())?;
     let ids = encode(&runtime, arguments, &prompt)?;
     let mut session = runtime.session()?;

@@ -484,7 +484,7 @@ impl Shares<'_> {
             budget: self.facts.budget(configuration.budget),
             usable: self.facts.usable,
             fixed: Bytes(self.fixed_bytes(configuration.pre_tokenizer.as_deref())?),
-            dense: Bytes(spec.dense_bytes() as u64),
+            dense: Bytes((spec.dense_bytes() as u64).next_multiple_of(self.facts.page_size as u64)),
             kv_fixed: Bytes::ZERO,
             kv_per_token: kv_per_token(configuration.kv_type),
             kv_windows: Vec::new(),

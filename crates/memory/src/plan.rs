@@ -108,15 +108,18 @@ impl PlanInput {
         self.records.iter().filter(|class| class.count > 0 && class.record_bytes > Bytes::ZERO)
     }
 
-    /// KV cache at `context` tokens.
+    fn whole_pages(&self, bytes: Bytes) -> Bytes {
+        bytes.checked_next_multiple_of(self.page_bytes.max(1)).unwrap_or(Bytes::MAX)
+    }
+
+    /// KV cache at `context` tokens, in whole pages.
     pub fn kv_at(&self, context: u32) -> Bytes {
         let windows = self
             .kv_windows
             .iter()
             .map(|window| window.bytes_per_token.saturating_mul(u64::from(context.min(window.tokens_max))));
-        self.kv_fixed
-            .saturating_add(self.kv_per_token.saturating_mul(u64::from(context)))
-            .saturating_add(windows.sum())
+        let per_token = self.kv_per_token.saturating_mul(u64::from(context));
+        self.whole_pages(self.kv_fixed.saturating_add(per_token).saturating_add(windows.sum()))
     }
 
     /// Scratch for a chunk of `chunk_tokens` tokens.
@@ -129,8 +132,7 @@ impl PlanInput {
 
     /// Memory of `slot_count` slots: one buffer, in whole pages.
     pub fn slots_at(&self, slot_count: u64) -> Bytes {
-        let bytes = self.record_bytes_max().saturating_mul(slot_count);
-        bytes.checked_next_multiple_of(self.page_bytes.max(1)).unwrap_or(Bytes::MAX)
+        self.whole_pages(self.record_bytes_max().saturating_mul(slot_count))
     }
 
     /// Fewest slots that run.

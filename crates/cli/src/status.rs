@@ -1,0 +1,244 @@
+//! `coldpress status`: what the running programs of this user hold in memory, and why.
+//!
+//! `run` and `chat` write their state to a small file of their own about once a second, in `$XDG_RUNTIME_DIR/coldpress` or, where
+//! there is none, `run` in the cache folder. Nothing listens and nothing waits: whoever asks reads files. A file is removed when
+//! its program ends, or by the next `status` when the program was killed.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use coldpress::{Bytes, Runtime, RuntimeHandle, process_exists};
+use serde_json::{Value, json};
+
+use crate::arguments::StatusArguments;
+use crate::environment::Environment;
+use crate::{Ended, Usage, output};
+
+/// Time between two states.
+const PERIOD: Duration = Duration::from_secs(1);
+/// A state is a few kilobytes.
+const STATE_BYTES_MAX: u64 = 1 << 20;
+/// Events shown of each program.
+const EVENTS_SHOWN: usize = 5;
+
+/// Keeps the state of a runtime where others find it, until it is dropped. Where the folder cannot be written there is no state,
+/// which spoils no answer.
+pub struct Publication {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Publication {
+    /// Begins for `runtime`, which answers for the command called `command`.
+    pub fn begin(runtime: &Runtime, command: &str, model: &Path, environment: &Environment) -> Self {
+        let Some(folder) = environment.status_folder() else { return Self { stop: None, thread: None } };
+        let status = runtime.status();
+        let fixed = json!({
+            "pid": std::process::id(),
+            "command": command,
+            "model": model.file_name().map(|name| name.to_string_lossy()),
+            "started_unix_s": unix_seconds(),
+            "residency": status.plan.residency,
+            "policy": status.policy,
+            "reader": status.reader,
+            "experts_total": status.plan.plan.records_total,
+            "press": status.press,
+        });
+        let handle = runtime.handle();
+        let (stop, stopped) = mpsc::channel();
+        let publish = move || {
+            let path = folder.join(format!("{}.json", std::process::id()));
+            loop {
+                // A full disk or a folder that was removed: the next second may be better.
+                let _ = write_state(&folder, &path, &fixed, &handle);
+                match stopped.recv_timeout(PERIOD) {
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
+                }
+            }
+            let _ = fs::remove_file(path);
+        };
+        let builder = std::thread::Builder::new().name("coldpress-status".to_owned()).stack_size(256 << 10);
+        Self { stop: Some(stop), thread: builder.spawn(publish).ok() }
+    }
+}
+
+impl Drop for Publication {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // It has nothing that could panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Writes the state beside its place and renames it: a reader sees a whole state or none.
+fn write_state(folder: &Path, path: &Path, fixed: &Value, handle: &RuntimeHandle) -> Result<()> {
+    if !folder.is_dir() {
+        use std::os::unix::fs::DirBuilderExt;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let mut state = fixed.clone();
+    state["updated_unix_s"] = json!(unix_seconds());
+    state["now"] = serde_json::to_value(handle.status())?;
+    let temporary = path.with_extension("tmp");
+    let mut file = fs::File::create(&temporary)?;
+    serde_json::to_writer(&file, &state)?;
+    file.flush()?;
+    Ok(fs::rename(temporary, path)?)
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The folder exists and cannot be read, or standard output failed.
+pub fn status(arguments: &StatusArguments, environment: &Environment) -> Result<Ended> {
+    let Some(folder) = environment.status_folder() else {
+        let reason = "no folder for states is known: neither XDG_RUNTIME_DIR nor HOME is set";
+        return Err(Usage(anyhow::anyhow!(reason)).into());
+    };
+    let states = states(&folder)?;
+    if arguments.json {
+        output::json(&json!({ "programs": states }))?;
+    } else if states.is_empty() {
+        output::text("no program of coldpress is running\n")?;
+    } else {
+        let texts: Vec<String> = states.iter().map(describe).collect();
+        output::text(&texts.join("\n"))?;
+    }
+    Ok(Ended::Done)
+}
+
+/// The states of all programs that run, by number. Those of others are removed.
+fn states(folder: &Path) -> Result<Vec<Value>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", folder.display())),
+    };
+    let mut found = Vec::new();
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let Some(number) = number_of(&path) else { continue };
+        if !process_exists(number) {
+            let _ = fs::remove_file(&path);
+            continue;
+        }
+        let readable =
+            fs::metadata(&path).is_ok_and(|facts| facts.is_file() && facts.len() <= STATE_BYTES_MAX);
+        let state = readable.then(|| fs::read(&path).ok()).flatten();
+        // A file that is none of ours says nothing.
+        if let Some(state) = state.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok()) {
+            found.push((number, state));
+        }
+    }
+    found.sort_by_key(|(number, _)| *number);
+    Ok(found.into_iter().map(|(_, state)| state).collect())
+}
+
+fn number_of(path: &Path) -> Option<u32> {
+    let is_state = path.extension().is_some_and(|extension| extension == "json" || extension == "tmp");
+    path.file_stem()?.to_str()?.parse().ok().filter(|_| is_state)
+}
+
+/// A state in words.
+fn describe(state: &Value) -> String {
+    let number = |pointer: &str| state.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+    let word = |pointer: &str| state.pointer(pointer).and_then(Value::as_str).unwrap_or("?").to_owned();
+    let bytes = |pointer: &str| match number(pointer) {
+        u64::MAX => "unlimited".to_owned(),
+        bytes => Bytes(bytes).to_string(),
+    };
+    let doing = match (state.pointer("/now/computing"), state.pointer("/now/released")) {
+        (Some(Value::Bool(true)), _) => "computing".to_owned(),
+        (_, Some(Value::String(released))) => format!("idle, gave back {released}"),
+        _ => "waiting".to_owned(),
+    };
+    let mut lines = vec![format!(
+        "{} {} {}  {doing}, {}",
+        number("/pid"),
+        word("/command"),
+        word("/model"),
+        word("/residency")
+    )];
+    let mut row = |name: &str, text: String| lines.push(format!("  {name:<9}{text}"));
+    row(
+        "budget",
+        format!(
+            "{}, {} held, {} at most",
+            bytes("/now/ledger/budget"),
+            bytes("/now/ledger/used"),
+            bytes("/now/ledger/peak")
+        ),
+    );
+    let shares = state.pointer("/now/ledger/used_for").and_then(Value::as_array).into_iter().flatten();
+    let share = |share: &Value| {
+        let held = share.get(1)?.as_u64()?;
+        Some(format!("{} {}", share.get(0)?.as_str()?.replace('_', " "), Bytes(held)))
+    };
+    row("ledger", shares.filter_map(share).collect::<Vec<_>>().join(", "));
+    row(
+        "process",
+        format!(
+            "{} anonymous, {} resident",
+            bytes("/now/memory/process/anon"),
+            bytes("/now/memory/process/rss")
+        ),
+    );
+    if number("/experts_total") > 0 {
+        let (hits, misses) = (number("/now/experts/hits"), number("/now/experts/misses"));
+        let rate = 100.0 * hits as f64 / (hits + misses).max(1) as f64;
+        row(
+            "experts",
+            format!(
+                "{} of {} in memory ({}), {rate:.1} % of {} asked for were there, {} read",
+                number("/now/experts/resident"),
+                number("/experts_total"),
+                bytes("/now/experts/resident_bytes"),
+                hits + misses,
+                bytes("/now/experts/bytes_read")
+            ),
+        );
+        row("press", press(state));
+    }
+    row("pressure", pressure(state));
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+fn press(state: &Value) -> String {
+    let enabled = state.pointer("/press/enabled").and_then(Value::as_bool);
+    let cold = state.pointer("/press/cold_fraction").and_then(Value::as_f64);
+    let enabled = match enabled {
+        Some(true) => "experts may leave memory",
+        Some(false) => "nothing is evicted",
+        None => "?",
+    };
+    cold.map_or(enabled.to_owned(), |cold| format!("{enabled}, {:.0} % only on disk", cold * 100.0))
+}
+
+/// The last changes of what slots may hold.
+fn pressure(state: &Value) -> String {
+    let events = state.pointer("/now/pressure/events").and_then(Value::as_array);
+    let events: &[Value] = events.map_or(&[], Vec::as_slice);
+    if events.is_empty() {
+        return "none so far".to_owned();
+    }
+    let last = &events[events.len().saturating_sub(EVENTS_SHOWN)..];
+    let text = |event: &Value| {
+        let number = |name: &str| event.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let cause = event.get("cause").and_then(Value::as_str).unwrap_or("?").replace('_', " ");
+        let (from, to) = (Bytes(number("from")), Bytes(number("to")));
+        format!("{cause} after {:.1} s: slots {from} -> {to}", number("at_ms") as f64 / 1e3)
+    };
+    last.iter().map(text).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,99 @@
+//! `coldpress status` shows every running program with its memory, and nothing of those that have ended or were killed.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{coldpress, demo};
+use serde_json::Value;
+
+fn within(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = coldpress(arguments);
+    command.env("XDG_RUNTIME_DIR", folder);
+    command
+}
+
+fn programs(folder: &Path) -> Vec<Value> {
+    let output = within(folder, &["status", "--json"]).output().expect("runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let object: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    object["programs"].as_array().expect("a list").clone()
+}
+
+fn text(folder: &Path) -> String {
+    let output = within(folder, &["status"]).output().expect("runs");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// A conversation that has answered once and waits for the next question.
+fn chat(folder: &Path) -> Child {
+    let demo = demo();
+    let demo = demo.to_str().expect("a UTF-8 path");
+    let arguments =
+        ["chat", demo, "--ctx", "512", "--cold-fraction", "0.75", "--max-tokens", "4", "--idle-after", "0.3"];
+    let mut child = within(folder, &arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    child.stdin.as_mut().expect("a pipe").write_all(b"Where is the house?\n").expect("asks");
+    let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    let seen: Vec<String> =
+        lines.map_while(Result::ok).take_while(|line| !line.starts_with("peak")).collect();
+    assert!(seen.iter().any(|line| line.starts_with("ready: one token after")), "{seen:?}");
+    child
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}: still not so");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn what_runs_is_shown_and_what_ended_is_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    assert_eq!(text(folder.path()), "no program of coldpress is running\n");
+    let mut chat = chat(folder.path());
+    wait_for("the experts are given back", || {
+        let programs = programs(folder.path());
+        programs.first().is_some_and(|program| program["now"]["released"] == "experts")
+    });
+    let program = programs(folder.path()).remove(0);
+    assert_eq!(program["pid"], chat.id());
+    assert_eq!(program["now"]["experts"]["slot_bytes"], 0);
+    assert!(program["now"]["ledger"]["used"].as_u64().expect("bytes") > 1 << 20);
+    assert!(program["press"]["cold_fraction"].as_f64().is_some(), "{program}");
+    let shown = text(folder.path());
+    for wanted in ["chat", "demo.gguf", "gave back experts", "budget", "expert slots 0 B", "% of", "pressure"]
+    {
+        assert!(shown.contains(wanted), "{wanted} in {shown}");
+    }
+    chat.kill().expect("killed");
+    chat.wait().expect("ended");
+    assert!(programs(folder.path()).is_empty());
+    let left = fs::read_dir(folder.path().join("coldpress")).expect("the folder").count();
+    assert_eq!(left, 0, "the state of the killed program was removed");
+}
+
+#[test]
+fn files_of_others_are_left_alone_and_break_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let states = folder.path().join("coldpress");
+    fs::create_dir(&states).expect("a folder");
+    let mine = std::process::id();
+    fs::write(states.join(format!("{mine}.json")), "not json").expect("writes");
+    fs::write(states.join("notes.txt"), "mine").expect("writes");
+    fs::write(states.join("4294967295.json"), "{}").expect("writes");
+    assert!(programs(folder.path()).is_empty());
+    assert!(states.join("notes.txt").exists() && !states.join("4294967295.json").exists());
+    fs::write(states.join(format!("{mine}.json")), "{\"pid\": \"x\", \"now\": [1]}").expect("writes");
+    assert!(text(folder.path()).contains('?'), "what is missing is not made up");
+}
