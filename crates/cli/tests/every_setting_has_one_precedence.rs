@@ -82,6 +82,12 @@ fn cases(folder: &Path) -> Vec<Case> {
         case("memory gate", ["COLDPRESS_MEMORY_GATE", "off", "off"], ["--memory-gate", "on", "on"]),
         case("low ram", ["COLDPRESS_LOW_RAM", "1", "on"], ["--low-ram", "off", "off"]),
         case("thinking", ["COLDPRESS_THINKING", "on", "on"], ["--thinking", "off", "off"]),
+        case("idle after", ["COLDPRESS_IDLE_AFTER", "90", "90 s"], ["--idle-after", "0.5", "0.5 s"]),
+        case(
+            "idle release",
+            ["COLDPRESS_IDLE_RELEASE", "all", "all"],
+            ["--idle-release", "experts", "experts"],
+        ),
         case(
             "pre-tokenizer",
             ["COLDPRESS_PRE_TOKENIZER", "qwen2", "qwen2"],
