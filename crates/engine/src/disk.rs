@@ -222,7 +222,8 @@ impl RandomReads {
 }
 
 /// Measures random reads of `read_bytes` (at most 16 MiB and half the file) from a file as it is, at a few depths, for `time`
-/// in all. Of a model the largest file is read. Nothing is written; takes up to 64 MiB of memory that no ledger knows.
+/// in all. Of a model the largest file is read. Nothing is written; takes up to 64 MiB of memory that no ledger knows, and no
+/// more than `memory_max`: depths that would take more are left out, but for the smallest.
 ///
 /// # Errors
 /// `target` cannot be opened, a read fails, or the observer asks to stop.
@@ -230,6 +231,7 @@ pub fn measure_random_reads(
     target: &Path,
     read_bytes: usize,
     time: Duration,
+    memory_max: Bytes,
     observer: &mut dyn LoadObserver,
 ) -> Result<RandomReads, EngineError> {
     let model = open_model(target).ok();
@@ -246,7 +248,10 @@ pub fn measure_random_reads(
     let (mut reader, _) = open_reader(ReaderChoice::Auto, SHORT_DEPTHS[SHORT_DEPTHS.len() - 1])?;
     let mut offsets = random_offsets(file.length(), read_bytes, fresh_seed());
     let mut figures = Vec::new();
-    for depth in SHORT_DEPTHS.into_iter().filter(|depth| depth * read_bytes <= SHORT_MEMORY_MAX) {
+    let memory_max = SHORT_MEMORY_MAX.min(usize::try_from(memory_max.0).unwrap_or(usize::MAX));
+    for depth in
+        SHORT_DEPTHS.into_iter().filter(|depth| *depth == SHORT_DEPTHS[0] || depth * read_bytes <= memory_max)
+    {
         if observer.should_stop() {
             return Err(EngineError::Cancelled);
         }
@@ -487,8 +492,8 @@ mod tests {
         for (bytes, readable) in [(10, false), (1 << 20, true)] {
             std::fs::write(&path, vec![1; bytes]).expect("a file");
             let time = Duration::from_millis(30);
-            let found =
-                measure_random_reads(&path, 10_000, time, &mut crate::generate::Silent).expect("a report");
+            let found = measure_random_reads(&path, 10_000, time, Bytes::MAX, &mut crate::generate::Silent)
+                .expect("a report");
             assert_eq!((found.file_bytes, found.short_file), (Bytes(bytes as u64), true));
             assert_eq!(found.figures.len(), SHORT_DEPTHS.len());
             // Where temporary files lie in memory, neither has a figure.

@@ -288,7 +288,7 @@ impl Subject<'_> {
                 Some(pack) => (pack.file().path(), record),
                 None => (path, record / 3),
             };
-            let reads = measure_random_reads(path, bytes, DISK_TIME, observer)?;
+            let reads = measure_random_reads(path, bytes, DISK_TIME, Bytes::MAX, observer)?;
             if let Some(rate) = reads.bytes_per_second() {
                 // A measurement of an earlier day widens the band; it does not replace what the disk does now.
                 let band = remembered.map_or(around(rate), |other| Band {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use coldpress::{EngineError, RandomReads, Residency, measure_random_reads};
+use coldpress::{Bytes, EngineError, RandomReads, Residency, measure_random_reads};
 use serde_json::{Value, json};
 
 use super::measure::{Part, Run};
@@ -112,6 +112,9 @@ impl Limits {
     /// A file cannot be read, or the user asks to stop.
     pub fn measure(model: &Path, all: &[Measured]) -> Result<Self, EngineError> {
         let mut limits = Self { disk: Vec::new(), resident: Vec::new() };
+        // What bounds the smallest run bounds this too: nothing of it is loaded any more.
+        let budget = all.iter().map(|measured| measured.status.plan.plan.budget).min();
+        let memory_max = Bytes(budget.unwrap_or(Bytes::MAX).0 / 2);
         for measured in all {
             if measured.status.plan.residency == Residency::Resident {
                 measured.measurements.iter().for_each(|measurement| limits.note_resident(measurement));
@@ -120,7 +123,7 @@ impl Limits {
             let class = size_class(read_bytes);
             let known = limits.disk.iter().any(|(other, size, _)| *other == file && *size == class);
             if !known && limits.disk.len() < PROBES_MAX {
-                let reads = measure_random_reads(&file, read_bytes, PROBE, &mut Bars::default())?;
+                let reads = measure_random_reads(&file, read_bytes, PROBE, memory_max, &mut Bars::default())?;
                 limits.disk.push((file, class, reads));
             }
         }
