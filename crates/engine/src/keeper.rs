@@ -1,7 +1,7 @@
 //! The keeper: holds a runtime to its memory while it computes and while it rests.
 //!
-//! A thread looks at the machine, the control groups and the process some fifty times a second ([`Controller`]) and says how
-//! much memory expert slots may take. While the runtime computes, its store follows by itself. While it rests, its heavy
+//! A thread looks at the machine, the control groups and the process some fifty times a second, sooner when a control group
+//! fills ([`Controller`]), and says how much memory expert slots may take. While the runtime computes, its store follows by itself. While it rests, its heavy
 //! parts are *parked* here, so that the keeper can make them smaller, and after an idle time give them back: the experts, or
 //! all but tokenizer and program. [`Runtime::wake`](crate::Runtime) takes the parts back and loads what is missing. Whoever
 //! computes takes a lock once per call, never per token. [`RuntimeHandle`] is what other threads get.
@@ -22,6 +22,8 @@ use crate::error::EngineError;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(20);
+/// Time between two glances at the control groups, whether it is worth looking sooner.
+const GLANCE: Duration = Duration::from_millis(4);
 /// The thread reads small files.
 const STACK_BYTES: usize = 128 << 10;
 
@@ -215,12 +217,16 @@ impl Shared {
         let mut controller = Controller::new(source.counter_error());
         let started = Instant::now();
         let mut stop = lock(&self.stop);
+        let mut looked: Option<Instant> = None;
         while !*stop {
             drop(stop);
-            self.look(&mut source, &mut controller, started.elapsed());
+            if looked.is_none_or(|then| then.elapsed() >= LOOK) || source.has_risen() {
+                looked = Some(Instant::now());
+                self.look(&mut source, &mut controller, started.elapsed());
+            }
             stop = lock(&self.stop);
             if !*stop {
-                let waited = self.stopped.wait_timeout(stop, LOOK);
+                let waited = self.stopped.wait_timeout(stop, GLANCE);
                 stop = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }

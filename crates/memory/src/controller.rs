@@ -151,7 +151,7 @@ impl Controller {
         }
     }
 
-    /// Takes in what the machine and the ledger say at `now` (time since the start) and decides. To be called 20 to 50 times a
+    /// Takes in what the machine and the ledger say at `now` (time since the start) and decides. To be called 20 to 250 times a
     /// second: what others take between two looks has to fit the floor.
     pub fn step(&mut self, now: Duration, reading: &PressureReading, ledger: &LedgerState) -> Decision {
         let before = self.target(ledger);

@@ -1,4 +1,4 @@
-//! What the machine says about memory right now, cheap enough to ask fifty times a second.
+//! What the machine says about memory right now, cheap enough to ask a hundred times a second.
 //!
 //! Owns: [`PressureSource`], which finds the files once, keeps them open and reads them into one buffer, and
 //! [`PressureReading`]. It asks for the memory of this process; the room below every limit of its control groups (version
@@ -23,6 +23,8 @@ use crate::sys::ProcessMemory;
 
 /// Longer than any of the files: the longest, `memory.stat`, has about 3 KB.
 const BUFFER_BYTES: usize = 16 << 10;
+/// A group that uses so much more than at the last look is worth another one at once.
+const RISE: Bytes = Bytes::from_mib(6);
 
 /// Whose waiting the stall figure counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -91,6 +93,8 @@ impl Default for PressureReading {
 struct Group {
     version: Version,
     usage: File,
+    /// What it used at the last look; `None` while it has no limit.
+    usage_seen: Option<Bytes>,
     limits: Vec<File>,
     stat: Option<File>,
     /// Whether this is the group of the process itself, which also tells the limits of parents that are not visible.
@@ -179,6 +183,17 @@ impl PressureSource {
         reading
     }
 
+    /// Whether a control group with a limit uses clearly more than at the last [`PressureSource::read`]: then it is time to read again.
+    /// It costs a small part of a whole look, so it can be asked in between.
+    pub fn has_risen(&mut self) -> bool {
+        let Self { groups, buffer, .. } = self;
+        groups.iter().any(|group| {
+            group.usage_seen.is_some_and(|seen| {
+                number_of(&group.usage, buffer).is_some_and(|usage| usage.saturating_sub(seen) >= RISE)
+            })
+        })
+    }
+
     /// Whether somebody put this process into another control group since the last look.
     fn has_moved(&mut self) -> bool {
         let Some(file) = &self.membership else { return false };
@@ -215,7 +230,7 @@ impl PressureSource {
 
     fn read_groups(&mut self, reading: &mut PressureReading) {
         let mut smallest_room: Option<i128> = None;
-        for group in &self.groups {
+        for group in &mut self.groups {
             let Some((limit, room)) = group.room(&mut self.buffer) else { continue };
             reading.cgroup_limit = Some(reading.cgroup_limit.map_or(limit, |smallest| smallest.min(limit)));
             smallest_room = Some(smallest_room.map_or(room, |smallest| smallest.min(room)));
@@ -244,6 +259,7 @@ impl Group {
         Some(Self {
             version,
             usage: open(version.usage_file())?,
+            usage_seen: None,
             limits: limits.filter_map(open).collect(),
             stat: open("memory.stat"),
             is_own,
@@ -251,8 +267,9 @@ impl Group {
     }
 
     /// The smallest limit and the room below it, negative when more is in use.
-    fn room(&self, buffer: &mut [u8]) -> Option<(Bytes, i128)> {
-        let mut number = |file: &File| text_of(file, buffer).trim().parse().ok().map(Bytes);
+    fn room(&mut self, buffer: &mut [u8]) -> Option<(Bytes, i128)> {
+        self.usage_seen = None;
+        let mut number = |file: &File| number_of(file, buffer);
         let limits = self.limits.iter().filter_map(&mut number).filter(|limit| is_limit(*limit));
         let limit = limits.min();
         if limit.is_none() && !(self.is_own && self.version == Version::One) {
@@ -262,6 +279,7 @@ impl Group {
         let stat = self.stat.as_ref().map_or("", |file| text_of(file, buffer));
         // Of a hidden parent only this group's part of what it uses is known.
         let limit = [limit, self.version.hidden_limit(stat)].into_iter().flatten().min()?;
+        self.usage_seen = Some(usage);
         let used = usage.saturating_sub(self.version.cached(stat));
         Some((limit, i128::from(limit.0) - i128::from(used.0)))
     }
@@ -279,6 +297,10 @@ fn counter_error(root: &Path) -> Bytes {
 fn text_of<'a>(file: &File, buffer: &'a mut [u8]) -> &'a str {
     let len = file.read_at(buffer, 0).unwrap_or(0);
     std::str::from_utf8(&buffer[..len]).unwrap_or_default()
+}
+
+fn number_of(file: &File, buffer: &mut [u8]) -> Option<Bytes> {
+    text_of(file, buffer).trim().parse().ok().map(Bytes)
 }
 
 /// The total in `some avg10=0.12 avg60=0.05 avg300=0.01 total=12345`, in microseconds.

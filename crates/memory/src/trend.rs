@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::StallScope;
 
 /// How quickly a faster fall is believed, and how slowly a slower one, as time constants in seconds.
-const RISE_SECONDS: f64 = 0.05;
+const RISE_SECONDS: f64 = 0.02;
 const DECAY_SECONDS: f64 = 0.5;
 
 /// How fast a figure falls, smoothed.

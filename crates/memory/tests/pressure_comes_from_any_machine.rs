@@ -115,6 +115,26 @@ fn version_1_has_a_hard_and_a_soft_limit_and_parents_that_are_not_visible() {
 }
 
 #[test]
+fn a_group_that_fills_is_seen_between_two_looks() {
+    let machine = Machine::new("0::/user.slice/app.scope\n", V2_MOUNT);
+    let (own, parent) = ("sys/fs/cgroup/user.slice/app.scope", "sys/fs/cgroup/user.slice");
+    machine.group(own, "max\n", "max\n", GIB, 0).group(parent, 10 * GIB, "max\n", 2 * GIB, 0);
+    let mut source = machine.source();
+    assert!(!source.has_risen(), "nothing was seen yet");
+    source.read();
+    machine.file(&format!("{own}/memory.current"), 4 * GIB);
+    assert!(!source.has_risen(), "a group without a limit may use what it likes");
+    machine.file(&format!("{parent}/memory.current"), 2 * GIB + (5 << 20));
+    assert!(!source.has_risen(), "a little");
+    machine.file(&format!("{parent}/memory.current"), 2 * GIB + (6 << 20));
+    assert!(source.has_risen() && source.has_risen(), "until the next look");
+    source.read();
+    assert!(!source.has_risen());
+    machine.file(&format!("{parent}/memory.current"), GIB);
+    assert!(!source.has_risen(), "less");
+}
+
+#[test]
 fn waiting_is_that_of_the_own_group_where_it_is_told() {
     let machine = Machine::new("0::/app\n", V2_MOUNT);
     let some = |total: u64| {
