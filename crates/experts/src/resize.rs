@@ -2,7 +2,8 @@
 //!
 //! Memory is given back slab by slab, the one whose records were used least first, and only slabs that nobody reads and
 //! nothing is read into; between two visits reads ahead are called off if need be. What was in a slab is read again when it
-//! is asked for, so no answer changes. A store that held every expert turns into one that streams; it stays one, and holds
+//! is asked for, so no answer changes. During a visit nearly every slab has a slot in use: then single slots are *hollowed*, their
+//! pages given back at once, and their slabs follow at the end of the visit. A store that held every expert turns into one that streams; it stays one, and holds
 //! every expert again when there is memory again. Nothing waits for a target that cannot be reached now: the next look goes on.
 
 use std::sync::Arc;
@@ -37,6 +38,13 @@ impl ExpertStore {
         Ok(())
     }
 
+    /// The same during a forward pass, as seldom as it is needed: slots only go. A broken reader is reported by the next visit.
+    pub fn follow_between_visits(&mut self) {
+        if self.control.target().0 < self.slot_bytes_held {
+            let _ = self.follow(true);
+        }
+    }
+
     /// Gives all slots back. The next visit takes as many again as the target allows.
     ///
     /// # Errors
@@ -50,6 +58,9 @@ impl ExpertStore {
 
     /// One look at the target. Between two visits nothing but heads is being read.
     pub(crate) fn follow(&mut self, between_visits: bool) -> Result<(), ExpertError> {
+        if between_visits && !self.hollow.is_empty() {
+            self.free_slots.append(&mut self.hollow);
+        }
         let (target, held) = (self.control.target().0, self.slot_bytes_held);
         if target < held {
             self.shrink(target, between_visits)?;
@@ -73,7 +84,39 @@ impl ExpertStore {
             self.call_off_heads()?;
             self.shrink_to(target, 1);
         }
+        if self.slot_bytes_held > target && !between_visits && !self.slabs.are_places() {
+            self.hollow_to(target);
+        }
         Ok(())
+    }
+
+    /// Gives the pages of idle slots back until what the others may hold is at most `target`, as far as there are idle ones. One
+    /// slot stays: with it the visit can end. Slabs whose records were used least come first, as they do when slabs are given back.
+    fn hollow_to(&mut self, target: u64) {
+        let slot_bytes = self.slabs.slot_bytes();
+        let kept = |store: &Self| store.slabs.slots() - store.hollow.len();
+        let is_done = |store: &Self| kept(store) <= 1 || kept(store) as u64 * slot_bytes <= target;
+        if is_done(self) {
+            return;
+        }
+        let uses = |slab: &std::ops::Range<usize>| slab.clone().map(|slot| self.uses_of(slot)).sum::<u64>();
+        let mut slabs: Vec<_> = self.slabs.present().map(|(_, slab)| slab.slots.clone()).collect();
+        slabs.sort_by_cached_key(uses);
+        for slot in slabs.into_iter().flatten() {
+            if is_done(self) {
+                return;
+            }
+            if self.slots.is_evictable(slot) {
+                let key = self.slots.evict(slot);
+                self.forget(key, slot);
+                self.slots.discard(slot);
+                self.hollow.push(slot);
+            }
+        }
+    }
+
+    fn uses_of(&self, slot: usize) -> u64 {
+        self.slots.key(slot).map_or(0, |key| u64::from(self.uses[self.geometry.record_index(key)]))
     }
 
     /// Gives slabs back until at most `target` bytes are held, as far as they are idle, and keeps `slabs_min`.
@@ -94,9 +137,7 @@ impl ExpertStore {
     fn coldest_idle_slab(&self) -> Option<usize> {
         let is_idle =
             |slot: usize| matches!(self.slots.state(slot), SlotState::Free | SlotState::Resident { pins: 0 });
-        let uses = |slot: usize| {
-            self.slots.key(slot).map_or(0, |key| u64::from(self.uses[self.geometry.record_index(key)]))
-        };
+        let uses = |slot: usize| self.uses_of(slot);
         let idle = self.slabs.present().filter(|(_, slab)| slab.slots.clone().all(is_idle));
         let (slab, _) = idle.min_by_key(|(_, slab)| slab.slots.clone().map(uses).sum::<u64>())?;
         Some(slab)
@@ -112,6 +153,7 @@ impl ExpertStore {
             self.slots.retire(slot);
         }
         self.free_slots.retain(|slot| !slots.contains(slot));
+        self.hollow.retain(|slot| !slots.contains(slot));
         self.slabs.give_back(slab);
         self.slot_bytes_held = self.slabs.bytes();
     }

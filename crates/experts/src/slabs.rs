@@ -93,6 +93,16 @@ impl Slabs {
         Ok(memory)
     }
 
+    /// Bytes of a slot that comes later, at least those of any slot.
+    pub fn slot_bytes(&self) -> u64 {
+        self.slot_bytes as u64
+    }
+
+    /// Whether slots are places, without memory of their own.
+    pub fn are_places(&self) -> bool {
+        self.places
+    }
+
     /// Bytes of all slabs that exist.
     pub fn bytes(&self) -> u64 {
         self.list.iter().filter(|slab| slab.is_present()).map(|slab| slab.bytes).sum()

@@ -93,6 +93,12 @@ impl SlotMemory {
         rest
     }
 
+    /// Gives the pages back to the system; the bytes are zero afterwards. Where that fails, the pages stay.
+    fn discard(&mut self) {
+        let buffer = Arc::clone(&self._buffer);
+        let _ = buffer.discard_part(self);
+    }
+
     /// Takes `next` back, the piece that begins where this one ends: the reverse of [`SlotMemory::split_off`].
     ///
     /// # Panics
@@ -273,6 +279,18 @@ impl SlotTable {
     /// Resident without users -> Free: returns the record that was there.
     pub fn evict(&mut self, slot: usize) -> ExpertKey {
         self.apply(slot, SlotEvent::Evict).key.take().expect("a resident slot has a key")
+    }
+
+    /// Gives the pages of a free slot back to the system; the slot keeps its address space and its charge.
+    ///
+    /// # Panics
+    /// When the slot is not free.
+    pub fn discard(&mut self, slot: usize) {
+        let slot = &mut self.slots[slot];
+        assert!(slot.state == SlotState::Free, "pages are given back in state {:?}", slot.state);
+        if let Some(memory) = &mut slot.memory {
+            memory.discard();
+        }
     }
 
     /// Free -> Absent: gives the memory back.

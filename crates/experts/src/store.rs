@@ -187,6 +187,8 @@ pub struct ExpertStore {
     pub(crate) resident: Resident,
     /// Not resident: slots that hold nothing, the one to use next last.
     pub(crate) free_slots: Vec<usize>,
+    /// Free slots whose pages were given back during this visit; they are used again after it.
+    pub(crate) hollow: Vec<usize>,
     /// Per record: the slot that holds or loads it.
     pub(crate) slot_of_record: Vec<Option<u32>>,
     pub(crate) policy: Box<dyn EvictionPolicy>,
@@ -226,6 +228,7 @@ impl ExpertStore {
             Ahead::new(config.read_ahead, expert_count_max, geometry.record_bytes_max(), config.prefetch);
         Ok(Self {
             free_slots: (0..slots.len()).rev().collect(),
+            hollow: Vec::new(),
             slot_of_record: vec![None; geometry.record_count()],
             uses: vec![0; geometry.record_count()],
             visit: VisitState::new(expert_count_max),

@@ -20,6 +20,10 @@ use crate::loader::{Destination, Landed};
 use crate::record::RecordRef;
 use crate::store::ExpertStore;
 
+/// Records handed out at once by a visit to many: what is computed with them is the time between two looks at how much memory slots
+/// may take. A visit to no more than twice as many hands out all that it has.
+const HANDED_OUT_MAX: usize = 8;
+
 /// A requested record and its slot: pinned, or being read.
 #[derive(Clone, Copy, Debug)]
 struct Pinned {
@@ -132,7 +136,9 @@ impl<'s> Visit<'s> {
                 return Err(error);
             }
             if !visit.ready.is_empty() {
-                std::mem::swap(&mut visit.ready, &mut visit.handed_out);
+                let few = visit.experts.len() <= 2 * HANDED_OUT_MAX;
+                let count = if few { visit.ready.len() } else { visit.ready.len().min(HANDED_OUT_MAX) };
+                visit.handed_out.extend(visit.ready.drain(..count));
                 return Ok(Some(Ready { store }));
             }
         }

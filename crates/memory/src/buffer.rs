@@ -93,6 +93,15 @@ impl Buffer {
         self.mapping.populate(range)
     }
 
+    /// Gives the pages behind `part` back to the system, for the slot module, whose parts have one owner each. They read as
+    /// zero afterwards and stay charged. An error costs memory only: the pages stay.
+    ///
+    /// # Errors
+    /// `part` is not of this buffer, or the system does not want to.
+    pub fn discard_part(&self, part: &mut [u8]) -> std::io::Result<()> {
+        self.mapping.discard_part(part)
+    }
+
     /// Gives the pages behind `range` back to the system; they read as zero afterwards and stay charged. Only whole
     /// pages inside the range are given back.
     pub fn discard(&mut self, range: std::ops::Range<usize>) -> Result<(), MemoryError> {

@@ -11,6 +11,18 @@ use crate::forward::{ForwardEngine, Model, Segment};
 use crate::scratch::{Scratch, rows_per_part};
 use crate::spec::{AttentionSpec, LinearSpec, RopePairing, VectorHandle};
 
+/// Products of a query row, its positions and its width that are computed between two looks at how much memory experts may take.
+const WORK_AT_ONCE: usize = 1 << 28;
+/// Fewer rows would leave threads without work.
+const ROWS_AT_ONCE_MIN: usize = 64;
+
+/// Others may need memory while no expert is being used.
+fn follow_memory(engine: &mut ForwardEngine<'_, '_>) {
+    if let Some(store) = engine.experts.as_deref_mut() {
+        store.follow_between_visits();
+    }
+}
+
 impl Model {
     /// Adds the attention of `layer` to the residual stream of the rows of a block and fills the caches.
     pub(crate) fn attend(
@@ -24,7 +36,9 @@ impl Model {
         let spec = &self.spec.layers[layer].attention;
         self.project(engine, layer, block);
         self.rotate(engine, spec, block);
+        follow_memory(engine);
         self.attend_segments(engine, spec, segments, layer, block);
+        follow_memory(engine);
 
         let hidden = self.spec.hidden;
         let query_width = spec.shape.query_row_len();
@@ -138,22 +152,34 @@ impl Model {
             let keys = &key.as_slice_of::<f32>()[kv.clone()];
             let values = &value.as_slice_of::<f32>()[kv];
             segment.cache.write(engine.team, engine.kernels, layer, first_position, keys, values);
-            let queries = rows.start * query_width..rows.end * query_width;
-            attention(
-                engine.team,
-                engine.kernels,
-                Attention {
-                    shape: spec.shape,
-                    query: &query.as_slice_of::<f32>()[queries.clone()],
-                    first_position,
-                    cache: segment.cache.rows(layer, first_position + rows.len()),
-                    window: None,
-                    sinks: None,
-                    scale: spec.scale,
-                    out: &mut input.floats_mut(queries.end)[queries],
-                    scratch: scratch.as_mut_slice_of::<f32>(),
-                },
-            );
+            // A row's result does not depend on the rows beside it.
+            let at_once =
+                (WORK_AT_ONCE / ((first_position + rows.len()) * query_width)).max(ROWS_AT_ONCE_MIN);
+            for first in rows.clone().step_by(at_once) {
+                if first > rows.start
+                    && let Some(store) = engine.experts.as_deref_mut()
+                {
+                    store.follow_between_visits();
+                }
+                let end = rows.end.min(first + at_once);
+                let queries = first * query_width..end * query_width;
+                let first_position = first_position + (first - rows.start);
+                attention(
+                    engine.team,
+                    engine.kernels,
+                    Attention {
+                        shape: spec.shape,
+                        query: &query.as_slice_of::<f32>()[queries.clone()],
+                        first_position,
+                        cache: segment.cache.rows(layer, first_position + (end - first)),
+                        window: None,
+                        sinks: None,
+                        scale: spec.scale,
+                        out: &mut input.floats_mut(queries.end)[queries],
+                        scratch: scratch.as_mut_slice_of::<f32>(),
+                    },
+                );
+            }
         }
     }
 }

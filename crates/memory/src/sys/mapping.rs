@@ -114,33 +114,51 @@ impl Mapping {
 
     /// Gives the whole pages inside `range` back; they read as zero afterwards.
     pub(crate) fn discard(&mut self, range: Range<usize>) -> io::Result<()> {
-        let page = page_size();
-        let start = range.start.next_multiple_of(page);
-        let end = range.end.min(self.len) / page * page;
-        if start >= end {
-            return Ok(());
-        }
-        #[cfg(target_os = "linux")]
-        {
-            // SAFETY: the pages lie inside the mapping, `&mut self` says nobody looks at them, and private anonymous pages
-            // read as zero after this advice, so they stay initialised.
-            unsafe { madvise(self.start.as_ptr().add(start).cast(), end - start, Advice::LinuxDontNeed)? };
-        }
-        #[cfg(not(target_os = "linux"))]
-        {
-            // Elsewhere the advice does not promise zeroes: new pages take the place of the old.
-            // SAFETY: a fixed mapping over pages that lie inside this one and that nobody looks at.
-            unsafe {
-                mmap_anonymous(
-                    self.start.as_ptr().add(start).cast(),
-                    end - start,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::PRIVATE | MapFlags::FIXED,
-                )?
-            };
-        }
-        Ok(())
+        let end = range.end.min(self.len);
+        discard_pages(&mut self.as_mut_slice()[range.start.min(end)..end])
     }
+
+    /// The same for a part that somebody owns alone.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] for bytes that are not of this mapping.
+    pub(crate) fn discard_part(&self, part: &mut [u8]) -> io::Result<()> {
+        let own = self.start.addr().get()..=self.start.addr().get() + self.len;
+        if !own.contains(&part.as_ptr().addr()) || !own.contains(&(part.as_ptr().addr() + part.len())) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        discard_pages(part)
+    }
+}
+
+/// Gives the whole pages inside `part` back, which is part of a [`Mapping`].
+fn discard_pages(part: &mut [u8]) -> io::Result<()> {
+    let page = page_size();
+    let first = part.as_ptr().addr().next_multiple_of(page) - part.as_ptr().addr();
+    let Some(len) = part.len().checked_sub(first).map(|len| len / page * page).filter(|len| *len > 0) else {
+        return Ok(());
+    };
+    let pages = &mut part[first..first + len];
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: the pages lie inside a private anonymous mapping, `&mut` says nobody looks at them, and they read as zero
+        // after this advice, so they stay initialised.
+        unsafe { madvise(pages.as_mut_ptr().cast(), pages.len(), Advice::LinuxDontNeed)? };
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        // Elsewhere the advice does not promise zeroes: new pages take the place of the old.
+        // SAFETY: a fixed mapping over pages that lie inside a mapping of ours and that nobody looks at.
+        unsafe {
+            mmap_anonymous(
+                pages.as_mut_ptr().cast(),
+                pages.len(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::FIXED,
+            )?
+        };
+    }
+    Ok(())
 }
 
 impl Drop for Mapping {
