@@ -2,10 +2,12 @@
 """Proofs of the memory promise under hard limits of the system (docs/memory.md). Needs Linux, root and a memory control group.
 
 usage: tools/soak.py COMMAND MODEL.gguf [--pack FILE.cpack] [--minutes 10] [--quick] [--program FILE] [--session FILE]
+       [--rate GB_PER_S]... [--phase decode|prefill]... [--length TOKENS]...
   matrix     budgets x residencies x prompt lengths under a limit of the budget and 64 MiB: no kill, peak within, same tokens
   topics     prompts on code and prose in turns in one process, watched every 5 ms: never above the budget
-  neighbour  another process takes half of the group's limit within moments: ours shrinks, lives, and answers the same
-  lowered    the group's limit falls by 40 % while tokens are decoded: the same
+  neighbour  another process takes half of the group's limit, 1 GB/s or --rate: ours shrinks, lives, and answers the same
+  lowered    the group's limit falls by 40 %: the same; both while tokens are decoded and in a long prompt
+  idle       after some idle time a model gives its experts back, or all but program and tokenizer, and answers the same later
   cache      minutes of streaming, with a pack and without, and every command that reads: the page cache stays empty
   repeat     100 equal requests in one process: its memory does not grow
   locked     `ulimit -l 64`, without root's exemption from it
@@ -17,7 +19,6 @@ Build first: cargo build --release && cargo build --release -p coldpress --examp
 import argparse
 import ctypes
 import json
-import mmap
 import os
 import resource
 import signal
@@ -25,14 +26,14 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
+
+from soak_system import Group, Watch, cached, forget, read
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RELEASE = os.path.join(HERE, "../target/release")
 MIB = 1 << 20
 # What a limit leaves beside the budget: page tables, sockets and files of the kernel, pages of the program's file.
 OVERHEAD = 64 * MIB
-SAMPLE_S = 0.005
 ENVIRONMENT = {**os.environ, "COLDPRESS_PRESTACK_CACHE_DIR": "/nonexistent", "COLDPRESS_HOTLIST": "0", "COLDPRESS_PRESTACK": "0"}
 
 failures = []
@@ -50,114 +51,12 @@ def mib(count):
     return f"{count / MIB:.1f}"
 
 
-def read(path):
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-class Group:
-    """A memory control group of its own (version 1 or 2) with a hard limit and no swap; gone when it is closed."""
-
-    def __init__(self, limit):
-        self.one = os.path.isdir("/sys/fs/cgroup/memory")
-        name = f"coldpress_soak_{uuid.uuid4().hex[:8]}"
-        self.path = f"/sys/fs/cgroup/memory/{name}" if self.one else f"/sys/fs/cgroup/{name}"
-        os.mkdir(self.path)
-        self.write("memory.limit_in_bytes" if self.one else "memory.max", limit)
-        for knob, value in (("memory.swappiness", 0), ("memory.memsw.limit_in_bytes", limit), ("memory.swap.max", 0)):
-            try:
-                self.write(knob, value)
-            except OSError:
-                pass
-        self.limit = limit
-
-    def write(self, knob, value):
-        # Opening must not create: a file that is not there is a knob that this version does not have.
-        descriptor = os.open(f"{self.path}/{knob}", os.O_WRONLY)
-        try:
-            os.write(descriptor, str(value).encode())
-        finally:
-            os.close(descriptor)
-
-    def enter(self):
-        self.write("cgroup.procs", os.getpid())
-
-    def number(self, one, two):
-        return int(read(f"{self.path}/{one if self.one else two}").strip() or 0)
-
-    def field(self, file, name):
-        for line in read(f"{self.path}/{file}").splitlines():
-            words = line.split()
-            if words[:1] == [name]:
-                return int(words[1])
-        return 0
-
-    def peak(self):
-        return self.number("memory.max_usage_in_bytes", "memory.peak")
-
-    def kills(self):
-        return self.field("memory.oom_control" if self.one else "memory.events", "oom_kill")
-
-    def lower(self, limit, seconds=10):
-        """Lowers the limit: first softly, so that everybody may react, then hard, as soon as the system lets us."""
-        self.write("memory.soft_limit_in_bytes" if self.one else "memory.high", limit)
-        until = time.monotonic() + seconds
-        while True:
-            try:
-                # Version 2 never refuses, and kills instead; so it waits for the use to fall.
-                if self.one or self.number("", "memory.current") <= limit or time.monotonic() > until:
-                    self.write("memory.limit_in_bytes" if self.one else "memory.max", limit)
-                    self.limit = limit
-                    return True
-            except OSError:
-                if time.monotonic() > until:
-                    return False
-            time.sleep(0.02)
-
-    def close(self):
-        for _ in range(100):
-            try:
-                return os.rmdir(self.path)
-            except OSError:
-                time.sleep(0.05)
-
-
-class Watch:
-    """Samples the memory of a process from outside until it is told to stop."""
-
-    def __init__(self, pid):
-        self.rss, self.anon, self.samples = 0, 0, 0
-        self.page = resource.getpagesize()
-        self.path = f"/proc/{pid}/statm"
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.sample, daemon=True)
-        self.thread.start()
-
-    def now(self):
-        words = read(self.path).split()
-        if len(words) < 3:
-            return 0, 0
-        resident, shared = int(words[1]) * self.page, int(words[2]) * self.page
-        return resident, resident - shared
-
-    def sample(self):
-        while not self.ended.wait(SAMPLE_S):
-            rss, anon = self.now()
-            self.rss, self.anon, self.samples = max(self.rss, rss), max(self.anon, anon), self.samples + 1
-
-    def stop(self):
-        self.ended.set()
-        self.thread.join()
-
-
 class Session:
     """One process of `soak_session` in a group: a request in, an answer out."""
 
-    def __init__(self, options, group, budget, context, residency="auto", pack=None, before=lambda: None):
-        command = [options.session, options.model, str(budget), str(context), residency] + ([pack] if pack else [])
+    def __init__(self, options, group, budget, context, residency="auto", pack=None, choices=(), before=lambda: None):
+        command = [options.session, options.model, str(budget), str(context), "--residency", residency, *choices]
+        command += ["--pack", pack] if pack else []
 
         def prepare():
             group.enter()
@@ -174,15 +73,25 @@ class Session:
         text = self.process.stdout.readline()
         return json.loads(text) if text else None
 
-    def begin(self, prompt, max_tokens, prompt_tokens=None):
-        """Sends a request and returns when the first token of its answer is there; False if the process is gone."""
-        request = {"prompt": prompt, "max_tokens": max_tokens, "prompt_tokens": prompt_tokens}
+    def send(self, prompt, max_tokens, prompt_tokens=None):
+        """Sends a request; False if the process is gone."""
+        return self.say({"prompt": prompt, "max_tokens": max_tokens, "prompt_tokens": prompt_tokens})
+
+    def say(self, request):
         try:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             return False
-        return self.line() is not None
+        return True
+
+    def begin(self, *request):
+        """Sends a request and returns when the first token of its answer is there; False if the process is gone."""
+        return self.send(*request) and self.line() is not None
+
+    def live(self):
+        """The state as other threads see it, without a request that would wake the model."""
+        return (self.line() or {}).get("live", {}) if self.say({"look": True}) else {}
 
     def end(self):
         return self.line()
@@ -222,32 +131,6 @@ def run(options, group, *arguments):
     return json.loads(result.stdout)
 
 
-def cached(path):
-    """Bytes of a file in the page cache (`mincore` of a mapping that touches nothing)."""
-    size, page = os.path.getsize(path), resource.getpagesize()
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    with open(path, "rb") as file:
-        start = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
-    if start in (None, ctypes.c_void_p(-1).value):
-        sys.exit(f"soak: cannot map {path}")
-    pages = ctypes.create_string_buffer(-(-size // page))
-    libc.mincore(start, size, pages)
-    libc.munmap(start, size)
-    return sum(byte & 1 for byte in pages.raw) * page
-
-
-def forget(*paths):
-    """Puts files out of the page cache."""
-    for path in paths:
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 def smallest(options, context):
     return plan(options, "--ctx", str(context))["room"]["smallest_budget"]
 
@@ -260,7 +143,7 @@ def prompt_of(tokens):
 
 def matrix(options):
     size = os.path.getsize(options.model)
-    lengths = [16, 512] if options.quick else [16, 512, 4096]
+    lengths = [16, 256] if options.quick else options.length or [16, 512, 4096]
     most = 8 if options.quick else 24
     answers, runs = {}, 0
     print("| budget | residency | prompt | peak of the process | of budget | peak of the group | kills | tokens |")
@@ -278,7 +161,7 @@ def matrix(options):
                 wanted = ["--ctx", context, "--residency", residency] + (["--pack", options.pack] if residency == "mapped" else [])
                 if residency == "resident" and budget < room["resident_budget"]:
                     continue
-                if options.quick and (name, residency) not in QUICK[:3 if tokens > 16 else None]:
+                if options.quick and (name, residency) not in QUICK[:1 if tokens > 16 else None]:
                     continue
                 if residency == "mapped":
                     budget = max(budget, plan(options, *wanted)["room"]["smallest_budget"])
@@ -301,10 +184,10 @@ def matrix(options):
                 check(peak <= budget + OVERHEAD, f"{what}: the group had {mib(peak)}")
                 check(same, f"{what}: other tokens")
     print(f"\n{runs} runs, sizes in MiB")
-    check(runs >= (6 if options.quick else 30), f"only {runs} runs")
+    check(runs >= (6 if options.quick else 10 if options.length else 30), f"only {runs} runs")
 
 
-QUICK = [("minimum", "streamed"), ("0.25 x file", "streamed"), ("0.25 x file", "mapped"), ("0.25 x file", "paged"), ("0.5 x file", "streamed")]
+QUICK = [("0.25 x file", "streamed"), ("minimum", "streamed"), ("0.25 x file", "mapped"), ("0.25 x file", "paged"), ("0.5 x file", "streamed")]
 
 
 def middle_budget(options, context):
@@ -335,69 +218,99 @@ def topics(options):
     group.close()
 
 
+# Private memory, touched in steps as programs do it, at a rate on average; huge pages, where small ones would be too slow. Says
+# how long it took.
 HOG = """
 import mmap, sys, time
-total, step, rate = int(sys.argv[1]), 16 << 20, 1e9
-memory = mmap.mmap(-1, total)
+total, rate, step = int(sys.argv[1]), float(sys.argv[2]) * 1e9, 4 << 20
+memory, zeros = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), bytes(step)
+if rate > 1e9:
+    memory.madvise(mmap.MADV_HUGEPAGE)
 started = time.monotonic()
 for at in range(0, total, step):
-    for page in range(at, min(at + step, total), 4096):
-        memory[page] = 1
+    memory[at:at + step] = zeros[:total - at]
     time.sleep(max(0, started + (at + step) / rate - time.monotonic()))
-print("taken", flush=True)
+print(time.monotonic() - started, flush=True)
 sys.stdin.read()
 """
 
 
-def squeezed(options, name, squeeze):
-    """Decodes undisturbed, then while `squeeze(group)` makes memory short; both answers must be the same."""
-    context, length = 1024, 64 if options.quick else 256
+def squeezed(options, name, phase, squeeze):
+    """Answers undisturbed, then while `squeeze(group)` makes memory short; both answers must be the same.
+
+    `phase` is `decode`, from the first token of the answer on, or `prefill`, in the middle of a long prompt.
+    """
+    if phase == "decode":
+        length, answer = (64, 60) if options.quick else (256, 300)
+    else:
+        length, answer = (1024, 4) if options.quick else (4096, 16)
+    context = length + answer + 16
     budget = middle_budget(options, context)
-    prose = text("prose.txt")
     group = Group(budget + OVERHEAD)
     session = Session(options, group, budget, context)
-    request = (prose, length, 300)
-    undisturbed = session.answer(*request)
+    request = (text("prose.txt"), answer, length)
+    began = time.monotonic()
+    first_token = time.monotonic() - began if session.begin(*request) else 0
+    undisturbed = session.end() if first_token else None
     before = session.watch.now()[0]
-    started = session.begin(*request)
-    release, said = squeeze(group) if started else (lambda: None, "never began")
-    disturbed = session.end() if started else None
-    after = session.watch.now()[0]
+    session.send(*request)
+    if phase == "decode":
+        session.line()
+    else:
+        time.sleep(first_token * 0.4)
+    release, said = squeeze(group) if undisturbed else (lambda: None, "never began")
+    if phase == "prefill":
+        check(session.line() is not None, f"{name}: gone")
+    disturbed = session.end()
+    after, peak = session.watch.now()[0], group.peak()
     release()
     code, kills = session.close(), group.kills()
-    print("| what | budget | limit before | limit after | memory before | after | kills | answer |\n|---|---|---|---|---|---|---|---|")
     same = bool(undisturbed and disturbed and undisturbed["tokens"] == disturbed["tokens"])
-    print(f"| {said} | {mib(budget)} | {mib(budget + OVERHEAD)} | {mib(group.limit)} | {mib(before)} | {mib(after)} | {kills} "
-          f"| {'same' if same else 'none' if disturbed is None else 'OTHER'} |")
-    check(kills == 0 and code == 0, f"{name}: exit {code}, {kills} kills")
-    check(same, f"{name}: not the same answer")
-    check(after < before, f"{name}: nothing was given back")
+    events = (disturbed or {}).get("live", {}).get("pressure", {}).get("events", [])
+    causes = ", ".join(f"{event['cause']} {event['from'] >> 20} to {event['to'] >> 20}" for event in events)
+    print(f"| {said} | {phase} | {mib(budget)} | {mib(budget + OVERHEAD)} | {mib(group.limit)} | {mib(before)} | {mib(after)} | {mib(peak)} | {causes} "
+          f"| {kills} | {'same' if same else 'none' if disturbed is None else 'OTHER'} |", flush=True)
+    check(kills == 0 and code == 0, f"{name}, {phase}: exit {code}, {kills} kills")
+    check(same, f"{name}, {phase}: not the same answer")
+    check(after < before, f"{name}, {phase}: nothing was given back")
+    check(events, f"{name}, {phase}: the status shows no pressure")
     group.close()
 
 
+SQUEEZED = """| what | while | budget | limit before | limit after | memory before | after | peak of the group | slots | kills | answer |
+|---|---|---|---|---|---|---|---|---|---|---|"""
+
+
 def neighbour(options):
-    def squeeze(group):
-        hog = subprocess.Popen([sys.executable, "-c", HOG, str(group.limit // 2)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    def squeeze(group, rate):
+        hog = subprocess.Popen([sys.executable, "-c", HOG, str(group.limit // 2), str(rate)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                text=True, preexec_fn=group.enter)
-        taken = hog.stdout.readline().strip()
-        check(taken == "taken", "neighbour: the other process did not get its memory")
+        seconds = float(hog.stdout.readline().strip() or 0)
+        check(seconds > 0, "neighbour: the other process did not get its memory")
 
         def release():
             hog.stdin.close()
             hog.wait()
 
-        return release, f"another process takes {mib(group.limit // 2)}"
+        taken = group.limit // 2
+        return release, f"another process takes {mib(taken)} at {taken / max(seconds, 1e-9) / 1e9:.2f} GB/s"
 
-    squeezed(options, "neighbour", squeeze)
+    print(SQUEEZED)
+    for rate in options.rate or [1.0]:
+        for phase in options.phase or ["decode", "prefill"]:
+            squeezed(options, "neighbour", phase, lambda group: squeeze(group, rate))
 
 
 def lowered(options):
     def squeeze(group):
         limit = group.limit * 6 // 10 // 4096 * 4096
+        began = time.monotonic()
         check(group.lower(limit), "lowered: the system refused the lower limit for ten seconds")
-        return lambda: None, "the limit falls by 40 %"
+        return lambda: None, f"the limit falls by 40 %, hard after {1000 * (time.monotonic() - began):.0f} ms"
 
-    squeezed(options, "lowered", squeeze)
+    print(SQUEEZED)
+    for phase in options.phase or (["decode"] if options.quick else ["decode", "prefill"]):
+        squeezed(options, "lowered", phase, squeeze)
 
 
 def cache(options):
@@ -443,6 +356,41 @@ def cache(options):
         subprocess.run([options.program, *arguments], check=True, capture_output=True, env=ENVIRONMENT)
         left(" ".join(word for word in arguments[:1] + [word for word in arguments if word == "--verify"]))
     os.remove(options.pack + ".cptrace")
+
+
+def idle(options):
+    context, after = 1024, 1 if options.quick else 2
+    budget = middle_budget(options, context)
+    shares = plan(options, "--budget", str(budget), "--ctx", str(context))["plan"]
+    # What is left may be all that is not experts; or the program and the tokenizer, which `fixed` counts, and what they never gave back.
+    most = {"experts": sum(shares[share] for share in SHARES if share != "slots"), "all": min(shares["fixed"] + 32 * MIB, 200_000_000)}
+    print("| given back | budget | memory after an answer | may remain | remains | given back after | next first token after | answer | kills |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for release in ("experts", "all"):
+        group = Group(budget + OVERHEAD)
+        session = Session(options, group, budget, context, choices=["--idle-after", str(after), "--idle-release", release])
+        request, first = (text("prose.txt"), 16 if options.quick else 64, 64 if options.quick else 256), None
+        for _ in range(1 if options.quick else 3):
+            answer = session.answer(*request)
+            first = first or answer
+            before, began = session.watch.now()[0], time.monotonic()
+            while session.watch.now()[0] > most[release] and time.monotonic() < began + after + 10:
+                time.sleep(0.05)
+            seconds = time.monotonic() - began
+            time.sleep(after)
+            remains, live = session.watch.now()[0], session.live()
+            check(live.get("released") == release, f"idle: {release} was not given back: {live.get('released')}")
+            check(0 < remains <= most[release], f"idle: {mib(remains)} remain where {mib(most[release])} may")
+            began = time.monotonic()
+            first_token = time.monotonic() - began if session.begin(*request) else 0
+            again = session.end() if first_token else None
+            same = bool(first and again and first["tokens"] == again["tokens"])
+            print(f"| {release} | {mib(budget)} | {mib(before)} | {mib(most[release])} | {mib(remains)} | {seconds:.1f} s | {first_token:.1f} s "
+                  f"| {'same' if same else 'OTHER'} | {group.kills()} |", flush=True)
+            check(same, f"idle: another answer after {release} were given back")
+        code = session.close()
+        check(code == 0 and group.kills() == 0, f"idle: exit {code}, {group.kills()} kills")
+        group.close()
 
 
 def repeat(options):
@@ -510,8 +458,8 @@ def plans(options):
 
 
 SHARES = ["fixed", "dense", "kv", "scratch", "read_ring", "slots"]
-COMMANDS = {"matrix": matrix, "topics": topics, "neighbour": neighbour, "lowered": lowered, "cache": cache, "repeat": repeat,
-            "locked": locked, "plan": plans}
+COMMANDS = {"matrix": matrix, "topics": topics, "neighbour": neighbour, "lowered": lowered, "idle": idle, "cache": cache,
+            "repeat": repeat, "locked": locked, "plan": plans}
 
 
 def main():
@@ -521,6 +469,9 @@ def main():
     parser.add_argument("--pack")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--length", type=int, action="append", help="of a prompt of the matrix, in tokens; may be given more than once")
+    parser.add_argument("--rate", type=float, action="append", help="of the neighbour, in GB/s; may be given more than once")
+    parser.add_argument("--phase", choices=["decode", "prefill"], action="append")
     parser.add_argument("--program", default=os.path.join(RELEASE, "coldpress"))
     parser.add_argument("--session", default=os.path.join(RELEASE, "examples/soak_session"))
     options = parser.parse_args()
