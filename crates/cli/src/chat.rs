@@ -39,16 +39,24 @@ pub fn chat(arguments: &ChatArguments, environment: &Environment) -> Result<Ende
     let mut session = runtime.session()?;
     let system: Vec<Message> = arguments.system.iter().map(|text| Message::new("system", text)).collect();
     let mut turns: Vec<Message> = Vec::new();
+    let mut failed = None;
     while let Some(line) = ask(runtime.prompt_bytes_max())? {
         turns.push(Message::new("user", &line));
-        match answer(&mut runtime, &mut session, &system, &mut turns, &options)? {
-            Some(text) => turns.push(Message::new("assistant", &text)),
+        match answer(&mut runtime, &mut session, &system, &mut turns, &options) {
+            Ok(Some(text)) => turns.push(Message::new("assistant", &text)),
             // The question is taken back, so that a shorter one can be asked.
-            None => drop(turns.pop()),
+            Ok(None) => drop(turns.pop()),
+            // What went wrong with one question, such as a model file that is gone, may be right for the next one.
+            Err(error) if error.downcast_ref::<EngineError>().is_some() => {
+                output::line(&format!("coldpress: {}", output::explain(&error)));
+                turns.pop();
+                failed = Some(error);
+            }
+            Err(error) => return Err(error),
         }
     }
     load::remember(&runtime);
-    Ok(Ended::Done)
+    failed.map_or(Ok(Ended::Done), Err)
 }
 
 /// The answer to the last turn; `None` if even that turn alone does not fit the context. Where the conversation does not

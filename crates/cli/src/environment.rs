@@ -45,7 +45,7 @@ impl Environment {
         for row in &ROWS {
             let Some(value) = set(row.variable()) else { continue };
             if let Err(reason) = row.check(&value) {
-                bail!("{} is '{value}': {reason}", row.variable());
+                bail!("{} is '{}': {reason}", row.variable(), value.escape_debug());
             }
             if let Some(earlier) = variables.iter().find(|given| given.row.key == row.key) {
                 bail!(
@@ -68,7 +68,8 @@ impl Environment {
         let mut unknown: Vec<String> = names.filter(|name| name.starts_with(PREFIX)).collect();
         unknown.retain(|name| ROWS.iter().all(|row| row.variable() != name.as_str()));
         unknown.sort_unstable();
-        let runtime_folder = folder("XDG_RUNTIME_DIR").filter(|folder| folder.is_absolute());
+        let runtime_folder =
+            folder("XDG_RUNTIME_DIR").filter(|folder| folder.is_absolute() && folder.is_dir());
         Ok(Self {
             variables,
             cache_folder,
@@ -82,10 +83,11 @@ impl Environment {
         Choices::of(&self.variables, flags, self.cache_folder.clone())
     }
 
-    /// Where running programs keep their states.
-    pub fn status_folder(&self) -> Option<PathBuf> {
-        let lasting = || self.cache_folder.as_ref().map(|folder| folder.join("run"));
-        self.runtime_folder.as_ref().map(|folder| folder.join("coldpress")).or_else(lasting)
+    /// Where running programs keep their states, this one in the first: another program may have seen another environment.
+    pub fn status_folders(&self) -> Vec<PathBuf> {
+        let lasting = self.cache_folder.as_ref().map(|folder| folder.join("run"));
+        let passing = self.runtime_folder.as_ref().map(|folder| folder.join("coldpress"));
+        passing.into_iter().chain(lasting).collect()
     }
 
     /// What the environment alone comes to.

@@ -183,6 +183,7 @@ fn report(generation: &Generation, status: &Status) -> serde_json::Value {
         "pack": status.plan.pack,
         "threads": status.plan.threads,
         "isa": status.plan.isa,
+        "route_telemetry": status.telemetry,
         "budget_bytes": plan.budget,
         "context": plan.context,
         "chunk_tokens": plan.chunk_tokens,

@@ -23,6 +23,8 @@ use crate::{Ended, Usage, output};
 const PERIOD: Duration = Duration::from_secs(1);
 /// A state is a few kilobytes.
 const STATE_BYTES_MAX: u64 = 1 << 20;
+/// A program that has not written for so long does not run as it should.
+const SILENCE_S: u64 = 5;
 /// Events shown of each program.
 const EVENTS_SHOWN: usize = 5;
 
@@ -36,7 +38,9 @@ pub struct Publication {
 impl Publication {
     /// Begins for `runtime`, which answers for the command called `command`.
     pub fn begin(runtime: &Runtime, command: &str, model: &Path, environment: &Environment) -> Self {
-        let Some(folder) = environment.status_folder() else { return Self { stop: None, thread: None } };
+        let Some(folder) = environment.status_folders().into_iter().next() else {
+            return Self { stop: None, thread: None };
+        };
         let status = runtime.status();
         let fixed = json!({
             "pid": std::process::id(),
@@ -103,15 +107,23 @@ fn write_state(folder: &Path, path: &Path, fixed: &Value, handle: &RuntimeHandle
 /// # Errors
 /// The folder exists and cannot be read, or standard output failed.
 pub fn status(arguments: &StatusArguments, environment: &Environment) -> Result<Ended> {
-    let Some(folder) = environment.status_folder() else {
+    let folders = environment.status_folders();
+    if folders.is_empty() {
         let reason = "no folder for states is known: neither XDG_RUNTIME_DIR nor HOME is set";
         return Err(Usage(anyhow::anyhow!(reason)).into());
-    };
-    let states = states(&folder)?;
+    }
+    let mut states = Vec::new();
+    for folder in &folders {
+        states.extend(states_in(folder)?);
+    }
     if arguments.json {
         output::json(&json!({ "programs": states }))?;
     } else if states.is_empty() {
-        output::text("no program of coldpress is running\n")?;
+        let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        output::text(&format!(
+            "no run or chat of coldpress is running (looked in {})\n",
+            folders.join(" and ")
+        ))?;
     } else {
         let texts: Vec<String> = states.iter().map(describe).collect();
         output::text(&texts.join("\n"))?;
@@ -120,7 +132,7 @@ pub fn status(arguments: &StatusArguments, environment: &Environment) -> Result<
 }
 
 /// The states of all programs that run, by number. Those of others are removed.
-fn states(folder: &Path) -> Result<Vec<Value>> {
+fn states_in(folder: &Path) -> Result<Vec<Value>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -145,23 +157,38 @@ fn states(folder: &Path) -> Result<Vec<Value>> {
     Ok(found.into_iter().map(|(_, state)| state).collect())
 }
 
+/// The number in a file name that [`Publication`] would give.
 fn number_of(path: &Path) -> Option<u32> {
-    let is_state = path.extension().is_some_and(|extension| extension == "json" || extension == "tmp");
-    path.file_stem()?.to_str()?.parse().ok().filter(|_| is_state)
+    let name = path.file_name()?.to_str()?;
+    let number: u32 = name.split_once('.')?.0.parse().ok()?;
+    let ours = ["json", "tmp"].into_iter().any(|extension| name == format!("{number}.{extension}"));
+    ours.then_some(number)
+}
+
+/// Text from a file, fit for a terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 /// A state in words.
 fn describe(state: &Value) -> String {
     let number = |pointer: &str| state.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
-    let word = |pointer: &str| state.pointer(pointer).and_then(Value::as_str).unwrap_or("?").to_owned();
+    let word = |pointer: &str| plain(state.pointer(pointer).and_then(Value::as_str).unwrap_or("?"));
     let bytes = |pointer: &str| match number(pointer) {
         u64::MAX => "unlimited".to_owned(),
         bytes => Bytes(bytes).to_string(),
     };
+    let silent_s = unix_seconds().saturating_sub(number("/updated_unix_s"));
     let doing = match (state.pointer("/now/computing"), state.pointer("/now/released")) {
         (Some(Value::Bool(true)), _) => "computing".to_owned(),
-        (_, Some(Value::String(released))) => format!("idle, gave back {released}"),
+        (_, Some(Value::String(released))) => format!("idle, gave back {}", plain(released)),
         _ => "waiting".to_owned(),
+    };
+    let doing = match silent_s {
+        0..=SILENCE_S => doing,
+        _ => format!(
+            "no sign of life for {silent_s} s: stopped, or killed and its number is another program's"
+        ),
     };
     let mut lines = vec![format!(
         "{} {} {}  {doing}, {}",
@@ -183,7 +210,7 @@ fn describe(state: &Value) -> String {
     let shares = state.pointer("/now/ledger/used_for").and_then(Value::as_array).into_iter().flatten();
     let share = |share: &Value| {
         let held = share.get(1)?.as_u64()?;
-        Some(format!("{} {}", share.get(0)?.as_str()?.replace('_', " "), Bytes(held)))
+        Some(format!("{} {}", plain(share.get(0)?.as_str()?).replace('_', " "), Bytes(held)))
     };
     row("ledger", shares.filter_map(share).collect::<Vec<_>>().join(", "));
     row(
@@ -236,7 +263,7 @@ fn pressure(state: &Value) -> String {
     let last = &events[events.len().saturating_sub(EVENTS_SHOWN)..];
     let text = |event: &Value| {
         let number = |name: &str| event.get(name).and_then(Value::as_u64).unwrap_or(0);
-        let cause = event.get("cause").and_then(Value::as_str).unwrap_or("?").replace('_', " ");
+        let cause = plain(event.get("cause").and_then(Value::as_str).unwrap_or("?")).replace('_', " ");
         let (from, to) = (Bytes(number("from")), Bytes(number("to")));
         format!("{cause} after {:.1} s: slots {from} -> {to}", number("at_ms") as f64 / 1e3)
     };

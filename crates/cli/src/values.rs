@@ -74,11 +74,15 @@ pub fn policy(text: &str) -> Result<String, String> {
     }
 }
 
-/// A time in seconds, above 0.
-pub fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || "it must be a number of seconds above 0".to_owned();
+/// A time in seconds, above 0, or `never`.
+pub fn seconds(text: &str) -> Result<Option<Duration>, String> {
+    if text == "never" {
+        return Ok(None);
+    }
+    let wrong = || "it must be a number of seconds above 0, or never".to_owned();
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero()).ok_or_else(wrong)
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
+    Ok(Some(time.ok_or_else(wrong)?))
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 #[test]
 fn what_runs_is_shown_and_what_ended_is_not() {
     let folder = tempfile::tempdir().expect("a folder");
-    assert_eq!(text(folder.path()), "no program of coldpress is running\n");
+    assert!(text(folder.path()).starts_with("no run or chat of coldpress is running (looked in "));
     let mut chat = chat(folder.path());
     wait_for("the experts are given back", || {
         let programs = programs(folder.path());
@@ -94,6 +94,15 @@ fn files_of_others_are_left_alone_and_break_nothing() {
     fs::write(states.join("4294967295.json"), "{}").expect("writes");
     assert!(programs(folder.path()).is_empty());
     assert!(states.join("notes.txt").exists() && !states.join("4294967295.json").exists());
-    fs::write(states.join(format!("{mine}.json")), "{\"pid\": \"x\", \"now\": [1]}").expect("writes");
-    assert!(text(folder.path()).contains('?'), "what is missing is not made up");
+    fs::write(
+        states.join(format!("{mine}.json")),
+        "{\"pid\": \"x\", \"model\": \"a\\u001b[31mb\", \"now\": [1]}",
+    )
+    .expect("writes");
+    let shown = text(folder.path());
+    assert!(shown.contains("a?[31mb") && !shown.contains('\u{1b}'), "no control characters: {shown}");
+    assert!(shown.contains("no sign of life"), "a state that is old says so: {shown}");
+    // A name that no program would give its file.
+    fs::rename(states.join(format!("{mine}.json")), states.join(format!("0{mine}.json"))).expect("renames");
+    assert!(programs(folder.path()).is_empty());
 }

@@ -396,10 +396,10 @@ impl LoadConfiguration {
         self.idle_after.map(|after| (after, self.idle_release))
     }
 
-    /// After how long without a request memory is given back. Default: never.
+    /// After how long without a request memory is given back; `None` for never, the default.
     #[must_use]
-    pub fn idle_after(mut self, after: Duration) -> Self {
-        self.idle_after = Some(after);
+    pub fn idle_after(mut self, after: impl Into<Option<Duration>>) -> Self {
+        self.idle_after = after.into();
         self.chosen_by(SettingKey::IdleAfter, ChoiceOrigin::Flag)
     }
 

@@ -284,7 +284,9 @@ impl Shared {
 
 impl Parked {
     fn release_all(&mut self) {
-        if let Some(store) = self.experts.take() {
+        if let Some(mut store) = self.experts.take() {
+            // Its figures say that it holds nothing; a broken reader is reported by the next request.
+            let _ = store.release_slots();
             self.hotlist = Some(store.hotlist(&Hotlist::default()));
             self.counted = store.statistics();
         }

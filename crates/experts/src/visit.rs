@@ -22,7 +22,7 @@ use crate::store::ExpertStore;
 
 /// Records handed out at once by a visit to many: what is computed with them is the time between two looks at how much memory slots
 /// may take. A visit to no more than twice as many hands out all that it has.
-const HANDED_OUT_MAX: usize = 8;
+const HANDED_OUT_MAX: usize = 16;
 
 /// A requested record and its slot: pinned, or being read.
 #[derive(Clone, Copy, Debug)]
