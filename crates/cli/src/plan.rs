@@ -31,6 +31,13 @@ pub fn plan(arguments: &PlanArguments, environment: &Environment) -> Result<Ende
     };
     let model = &arguments.load.model;
     let forecast = coldpress::forecast(model, &configuration, &request, &mut Bars::default())?;
+    let context = forecast.report.plan.context;
+    if u64::from(context) < request.prompt_tokens {
+        output::line(&format!(
+            "note: a prompt of {} tokens does not fit a context of {context} tokens: `run` refuses it, give --ctx",
+            request.prompt_tokens
+        ));
+    }
     if arguments.json {
         output::json(&forecast)?;
     } else {

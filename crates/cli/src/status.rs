@@ -145,8 +145,10 @@ fn states_in(folder: &Path) -> Result<Vec<Value>> {
             let _ = fs::remove_file(&path);
             continue;
         }
-        let readable =
-            fs::metadata(&path).is_ok_and(|facts| facts.is_file() && facts.len() <= STATE_BYTES_MAX);
+        // A state that is being written is not there yet.
+        let is_whole = path.extension().is_some_and(|extension| extension == "json");
+        let readable = is_whole
+            && fs::metadata(&path).is_ok_and(|facts| facts.is_file() && facts.len() <= STATE_BYTES_MAX);
         let state = readable.then(|| fs::read(&path).ok()).flatten();
         // A file that is none of ours says nothing.
         if let Some(state) = state.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok()) {

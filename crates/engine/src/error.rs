@@ -57,6 +57,14 @@ pub enum EngineError {
         /// The file.
         path: std::path::PathBuf,
     },
+    /// A model file is no longer where it was opened.
+    #[error("{} is no longer there ({source}): experts are read from it while the model runs; put it back", path.display())]
+    FileGone {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// An output would overwrite something that is not an output of this kind.
     #[error("{}: {reason}", path.display())]
     BadOutput {

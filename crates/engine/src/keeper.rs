@@ -87,6 +87,8 @@ struct Shared {
     idle: Option<(Duration, IdleRelease)>,
     computing: AtomicBool,
     log: Mutex<PressureLog>,
+    /// Looks so far.
+    looks: AtomicU64,
     stop: Mutex<bool>,
     stopped: Condvar,
 }
@@ -138,6 +140,7 @@ impl Keeper {
             idle,
             computing: AtomicBool::new(true),
             log: Mutex::default(),
+            looks: AtomicU64::new(0),
             stop: Mutex::default(),
             stopped: Condvar::new(),
         });
@@ -149,6 +152,20 @@ impl Keeper {
     /// Steers `store` from now on.
     pub(crate) fn steer(&self, store: Option<&ExpertStore>) {
         *lock(&self.shared.control) = store.map(ExpertStore::control);
+    }
+
+    /// Waits until the keeper has seen what is held now, so that the target of the slots is one for it. Where no keeper could be
+    /// started nothing changes the target.
+    pub(crate) fn wait_for_a_look(&self) {
+        let before = self.shared.looks.load(Ordering::Relaxed);
+        let began = Instant::now();
+        // The look that runs at the moment may have asked the ledger before.
+        while self.thread.is_some()
+            && self.shared.looks.load(Ordering::Relaxed) < before + 2
+            && began.elapsed() < 10 * LOOK
+        {
+            std::thread::sleep(GLANCE);
+        }
     }
 
     /// The runtime rests: its parts stay here.
@@ -253,6 +270,7 @@ impl Shared {
         {
             self.look_at_parked(&mut parked);
         }
+        self.looks.fetch_add(1, Ordering::Relaxed);
         if asked != self.ledger.budget() {
             // A lower budget has to wait until slots are given back.
             let _ = self.ledger.set_budget(asked);

@@ -479,6 +479,9 @@ impl Shares<'_> {
             let stacks = ((self.threads - 1) * WORKER_STACK_BYTES) as u64;
             saving("--threads 1", stacks + scratch.fixed.saturating_sub(single.fixed));
         }
+        if configuration.router_advice {
+            saving("--router-advice off", self.advice_asked(configuration).0);
+        }
         saving("running `coldpress pack` first", experts_ring.saturating_sub(dense_ring as u64));
         Ok(PlanInput {
             budget: self.facts.budget(configuration.budget),

@@ -259,10 +259,11 @@ impl Runtime {
     /// Finds out whether a model file was replaced or changed since it was opened: its experts are still being read.
     pub(crate) fn check_files(&self) -> Result<(), EngineError> {
         for file in &self.files {
-            let now = std::fs::metadata(&file.path);
-            let same = now.is_ok_and(|now| now.len() == file.len && now.modified().ok() == file.modified);
-            if !same {
-                return Err(EngineError::FileChanged { path: file.path.clone() });
+            let path = || file.path.clone();
+            let now = std::fs::metadata(&file.path)
+                .map_err(|source| EngineError::FileGone { path: path(), source })?;
+            if now.len() != file.len || now.modified().ok() != file.modified {
+                return Err(EngineError::FileChanged { path: path() });
             }
         }
         Ok(())
@@ -353,6 +354,11 @@ impl Runtime {
         self.experts = open_experts(&mut prepared, &self.configuration, ledger, workers, &mut crate::Silent)?;
         self.model.put_weights(weights);
         self.keeper.steer(self.experts.as_ref());
+        if let Some(store) = &mut self.experts {
+            // No slot has been touched: what others took meanwhile is not asked of the system first.
+            self.keeper.wait_for_a_look();
+            store.follow_target()?;
+        }
         Ok(())
     }
 

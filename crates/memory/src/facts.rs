@@ -79,9 +79,15 @@ impl MachineFacts {
         let address_space = ["Max address space", "Max data size"].into_iter();
         let address_space_limit = address_space.filter_map(|name| limit_field(&limits, name)).min();
         let cgroups = Cgroups::find(root);
+        let mapped = meminfo_field(&status, "VmSize").unwrap_or(Bytes::ZERO);
+        let address_space_left = address_space_limit.map(|limit| limit.saturating_sub(mapped));
         let affinity = allowed_cpus(&status)
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |count| count.get()));
-        Ok(Self::assemble(physical, available, cgroups, address_space_limit, affinity))
+        let facts = Self::assemble(physical, available, cgroups, address_space_limit, affinity);
+        Ok(Self {
+            available: address_space_left.map_or(facts.available, |left| left.min(facts.available)),
+            ..facts
+        })
     }
 
     fn assemble(
