@@ -184,10 +184,10 @@ def matrix(options):
                 check(peak <= budget + OVERHEAD, f"{what}: the group had {mib(peak)}")
                 check(same, f"{what}: other tokens")
     print(f"\n{runs} runs, sizes in MiB")
-    check(runs >= (6 if options.quick else 10 if options.length else 30), f"only {runs} runs")
+    check(runs >= (5 if options.quick else 10 if options.length else 30), f"only {runs} runs")
 
 
-QUICK = [("0.25 x file", "streamed"), ("minimum", "streamed"), ("0.25 x file", "mapped"), ("0.25 x file", "paged"), ("0.5 x file", "streamed")]
+QUICK = [("0.25 x file", "streamed"), ("minimum", "streamed"), ("0.25 x file", "mapped"), ("0.25 x file", "paged")]
 
 
 def middle_budget(options, context):
@@ -241,9 +241,9 @@ def squeezed(options, name, phase, squeeze):
     `phase` is `decode`, from the first token of the answer on, or `prefill`, in the middle of a long prompt.
     """
     if phase == "decode":
-        length, answer = (64, 60) if options.quick else (256, 300)
+        length, answer = (32, 40) if options.quick else (256, 300)
     else:
-        length, answer = (1024, 4) if options.quick else (4096, 16)
+        length, answer = (768, 4) if options.quick else (4096, 16)
     context = length + answer + 16
     budget = middle_budget(options, context)
     group = Group(budget + OVERHEAD)
@@ -334,7 +334,7 @@ def cache(options):
         until, tokens, bytes_read, most = time.monotonic() + 30 * minutes, 0, 0, 0
         while time.monotonic() < until:
             for topic in ("prose.txt", "code.txt"):
-                answer = session.answer(text(topic), 64, 256)
+                answer = session.answer(text(topic), *((8, 64) if options.quick else (64, 256)))
                 if not check(answer is not None, "cache: gone"):
                     break
                 tokens, bytes_read = tokens + len(answer["tokens"]), bytes_read + answer["experts"]["device_bytes_read"]
@@ -351,7 +351,7 @@ def cache(options):
              ["bench", options.model, "--prompt-tokens", "64", "--gen-tokens", "16", "--repeat", "1", *common],
              ["trace", options.model, "-p", "The whale is", "--raw", "--gen-tokens", "16", "--out", options.pack + ".cptrace", *common],
              ["pack", options.model, "--out", options.pack, *common], ["pack", options.model, "--out", options.pack, "--verify", *common]]
-    for arguments in other[:2] + other[5:] if options.quick else other:
+    for arguments in other[:2] + other[5:6] + other[7:] if options.quick else other:
         forget(*files)
         subprocess.run([options.program, *arguments], check=True, capture_output=True, env=ENVIRONMENT)
         left(" ".join(word for word in arguments[:1] + [word for word in arguments if word == "--verify"]))
@@ -369,7 +369,7 @@ def idle(options):
     for release in ("experts", "all"):
         group = Group(budget + OVERHEAD)
         session = Session(options, group, budget, context, choices=["--idle-after", str(after), "--idle-release", release])
-        request, first = (text("prose.txt"), 16 if options.quick else 64, 64 if options.quick else 256), None
+        request, first = (text("prose.txt"), 8 if options.quick else 64, 32 if options.quick else 256), None
         for _ in range(1 if options.quick else 3):
             answer = session.answer(*request)
             first = first or answer
@@ -394,7 +394,7 @@ def idle(options):
 
 
 def repeat(options):
-    context, requests, warm = 512, 16 if options.quick else 100, 10
+    context, requests, warm = 512, 8 if options.quick else 100, 3 if options.quick else 10
     budget = max(os.path.getsize(options.model) // 4, smallest(options, context))
     group = Group(budget + OVERHEAD)
     session = Session(options, group, budget, context)
@@ -409,7 +409,7 @@ def repeat(options):
     session.close()
     growth = [after - before for before, after in zip(memory[warm:], memory[warm + 1:])]
     total = memory[-1] - memory[warm]
-    print("| requests | budget | after the tenth | at the end | largest step | kills |\n|---|---|---|---|---|---|")
+    print("| requests | budget | after the first few | at the end | largest step | kills |\n|---|---|---|---|---|---|")
     print(f"| {len(memory)} | {mib(budget)} | {mib(memory[warm])} | {mib(memory[-1])} | {mib(max(growth))} | {group.kills()} |")
     check(max(growth) < MIB, f"repeat: one request kept {mib(max(growth))} MiB")
     check(total < MIB, f"repeat: {mib(total)} MiB more after {len(memory) - warm} requests")
