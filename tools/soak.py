@@ -203,7 +203,7 @@ def topics(options):
     first, evicted = {}, 0
     for _ in range(rounds):
         for topic in ("code.txt", "prose.txt"):
-            answer = session.answer(text(topic), *((8, 200) if options.quick else (32, 400)))
+            answer = session.answer(text(topic), *((4, 96) if options.quick else (32, 400)))
             if not check(answer is not None, f"topics: gone at {topic}, {group.kills()} kills"):
                 break
             evicted += answer["experts"]["evictions"]
