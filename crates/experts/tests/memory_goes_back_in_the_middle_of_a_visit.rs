@@ -10,9 +10,9 @@ use coldpress_memory::{Bytes, Ledger};
 use coldpress_testkit::{ExpertSource, SourceShape};
 use coldpress_workers::{Team, Workers};
 
-const EXPERTS: usize = 24;
+const EXPERTS: usize = 40;
 
-/// Two layers; with 48 slots of 0.4 MB a slab has three.
+/// Two layers; with 80 slots of 0.4 MB a slab has five.
 fn source(folder: &std::path::Path) -> ExpertSource {
     let shape = SourceShape {
         formats: vec![[WeightFormat::Q8_0; 3]; 2],
