@@ -64,5 +64,5 @@ fn one_line(value: &serde_json::Value) -> String {
 
 /// Text from a file without characters that could steer the terminal.
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    output::printable(text, ' ')
 }

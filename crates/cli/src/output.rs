@@ -29,6 +29,11 @@ pub fn json(value: &impl serde::Serialize) -> Result<()> {
     Ok(text(&object)?)
 }
 
+/// Text of others with its control characters replaced, so that it can do nothing to a terminal.
+pub fn printable(text: &str, instead: char) -> String {
+    text.chars().map(|letter| if letter.is_control() { instead } else { letter }).collect()
+}
+
 /// A time in milliseconds, rounded to microseconds, for reports.
 pub fn milliseconds(time: std::time::Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3

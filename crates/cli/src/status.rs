@@ -169,7 +169,7 @@ fn number_of(path: &Path) -> Option<u32> {
 
 /// Text from a file, fit for a terminal.
 fn plain(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    output::printable(text, '?')
 }
 
 /// A state in words.

@@ -6,7 +6,7 @@
 //! all but tokenizer and program. [`Runtime::wake`](crate::Runtime) takes the parts back and loads what is missing. Whoever
 //! computes takes a lock once per call, never per token. [`RuntimeHandle`] is what other threads get.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -85,7 +85,6 @@ struct Shared {
     asked: AtomicU64,
     slots: SlotPlan,
     idle: Option<(Duration, IdleRelease)>,
-    computing: AtomicBool,
     log: Mutex<PressureLog>,
     /// Looks so far.
     looks: AtomicU64,
@@ -138,7 +137,6 @@ impl Keeper {
             asked: AtomicU64::new(ledger.budget().0),
             slots,
             idle,
-            computing: AtomicBool::new(true),
             log: Mutex::default(),
             looks: AtomicU64::new(0),
             stop: Mutex::default(),
@@ -173,7 +171,6 @@ impl Keeper {
         let mut parked = lock(&self.shared.parked);
         (parked.experts, parked.scratch, parked.weights) = (experts, scratch, Some(weights));
         parked.since = Some(Instant::now());
-        self.shared.computing.store(false, Ordering::Relaxed);
     }
 
     /// The runtime rests with nothing but what is not heavy: it has to load the rest again.
@@ -181,14 +178,12 @@ impl Keeper {
         let mut parked = lock(&self.shared.parked);
         parked.released = Some(IdleRelease::All);
         parked.since = Some(Instant::now());
-        self.shared.computing.store(false, Ordering::Relaxed);
     }
 
     /// The runtime computes: whatever of its parts is here, unless it computes already.
     pub(crate) fn unpark(&self) -> Option<Parked> {
         let mut parked = lock(&self.shared.parked);
         parked.since.take()?;
-        self.shared.computing.store(true, Ordering::Relaxed);
         let caches = std::mem::take(&mut parked.caches);
         let taken = std::mem::take(&mut *parked);
         parked.caches = caches;
@@ -348,9 +343,12 @@ impl RuntimeHandle {
     pub fn status(&self) -> LiveStatus {
         let shared = &*self.shared;
         let control = lock(&shared.control).clone();
-        let released = lock(&shared.parked).released;
+        let (computing, released) = {
+            let parked = lock(&shared.parked);
+            (parked.since.is_none(), parked.released)
+        };
         LiveStatus {
-            computing: shared.computing.load(Ordering::Relaxed),
+            computing,
             released,
             budget_asked: Bytes(shared.asked.load(Ordering::Relaxed)),
             ledger: shared.ledger.snapshot(),

@@ -143,8 +143,6 @@ pub struct Runtime {
     /// What earlier runs used, if it is remembered.
     pub(crate) earlier_hotlist: Hotlist,
     pub(crate) keeper: Keeper,
-    /// Whether the heavy parts are here.
-    pub(crate) awake: bool,
     /// Counted by stores that were given back.
     pub(crate) counted_before: ExpertStatistics,
     path: PathBuf,
@@ -213,7 +211,6 @@ impl Runtime {
             peak_anon: Bytes::ZERO,
             earlier_hotlist: Hotlist::default(),
             keeper,
-            awake: true,
             counted_before: ExpertStatistics::default(),
             path: path.to_owned(),
             _fixed: fixed,
@@ -317,7 +314,6 @@ impl Runtime {
         match parked.weights {
             Some(weights) => {
                 self.model.put_weights(weights);
-                self.awake = true;
                 Ok(())
             }
             None => self.load_again(parked.hotlist, parked.counted),
@@ -335,7 +331,6 @@ impl Runtime {
             return result;
         }
         self.counted_before = self.counted_before.and(&counted);
-        self.awake = true;
         if let (Some(store), Some(hotlist)) = (&mut self.experts, hotlist) {
             // What cannot be read now is read, or reported, when it is asked for.
             let _ = self.workers.enter(|team| store.warm(team, &hotlist, || true));
@@ -364,8 +359,8 @@ impl Runtime {
 
     /// Leaves the heavy parts with the keeper until the next request.
     pub(crate) fn rest(&mut self) {
-        if std::mem::replace(&mut self.awake, false) {
-            self.keeper.park(self.experts.take(), self.scratch.take(), self.model.take_weights());
+        if let Some(scratch) = self.scratch.take() {
+            self.keeper.park(self.experts.take(), Some(scratch), self.model.take_weights());
         }
     }
 

@@ -137,7 +137,7 @@ impl Runtime {
         };
         let trace = self.finish_trace().expect("recording was started above");
         // The comparison takes memory that the slots had; the store is opened anew below.
-        self.experts = None;
+        self.close_experts()?;
         let comparing = self.ledger.reserve(Purpose::Scratch, Bytes(Visits::memory_bytes(&trace) as u64))?;
         let (policy, rates, simulation) = best_policy(&trace, slots);
         drop(comparing);
@@ -199,6 +199,13 @@ impl Runtime {
         Ok(Some(trial))
     }
 
+    /// Closes the expert store, also where it rests.
+    fn close_experts(&mut self) -> Result<(), EngineError> {
+        self.wake()?;
+        self.experts = None;
+        Ok(())
+    }
+
     /// Closes the expert store and opens it anew, cold, under `configuration`; with `measure_disk`, after its disk was
     /// measured again.
     fn reopen_experts(
@@ -209,8 +216,7 @@ impl Runtime {
     ) -> Result<(), EngineError> {
         self.check_files()?;
         let mut prepared = prepare_again(&self.files[0].path, configuration)?;
-        self.wake()?;
-        self.experts = None;
+        self.close_experts()?;
         if measure_disk {
             disk_tuning::tune_again(&mut prepared, configuration, &self.ledger);
         }

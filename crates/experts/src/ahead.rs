@@ -71,7 +71,7 @@ pub(crate) struct Ahead {
     gaps: [Gap; 2],
     /// Which of them the heads were begun for.
     had_all: bool,
-    /// Bytes that wrong guesses may still read unless all are wanted: a part of what is needed, see [`WASTE_PERCENT`].
+    /// Bytes that wrong guesses may still read: a part of what is needed, see [`WASTE_PERCENT`]. No bound where all are wanted.
     waste_left: usize,
     /// The most of it that is saved up.
     waste_most: usize,
@@ -83,6 +83,8 @@ impl Ahead {
     /// For `read_ahead` loads at a time of records of at most `record_bytes`.
     pub(crate) fn new(read_ahead: usize, experts: usize, record_bytes: usize, mode: ReadAheadMode) -> Self {
         let heads_max = (read_ahead / 2).max(1);
+        // Who wants it always wants it whatever it wastes.
+        let unbounded = mode == ReadAheadMode::On;
         Self {
             wanted: Vec::with_capacity(experts),
             guess: Guess::Likely,
@@ -92,8 +94,8 @@ impl Ahead {
             heads_max,
             gaps: [Gap::new(record_bytes, heads_max), Gap::new(record_bytes, heads_max)],
             had_all: false,
-            waste_left: record_bytes,
-            waste_most: 4 * record_bytes,
+            waste_left: if unbounded { usize::MAX } else { record_bytes },
+            waste_most: if unbounded { usize::MAX } else { 4 * record_bytes },
             statistics: AheadStatistics::default(),
             governor: Governor::new(mode),
         }
@@ -104,7 +106,6 @@ impl Ahead {
         self.guess = guess;
         self.had_all = had_all;
         self.bytes_left = match guess {
-            Guess::Likely if self.governor.mode == ReadAheadMode::On => self.gaps[usize::from(had_all)].bytes,
             Guess::Likely => self.gaps[usize::from(had_all)].bytes.min(self.waste_left),
             Guess::Certain => usize::MAX,
         };
@@ -113,7 +114,11 @@ impl Ahead {
 
     /// `bytes` were asked for that were not in memory.
     pub(crate) fn needed(&mut self, bytes: usize) {
-        self.waste_left = (self.waste_left + bytes * WASTE_PERCENT / 100).min(self.waste_most);
+        self.allow(bytes * WASTE_PERCENT / 100);
+    }
+
+    fn allow(&mut self, waste: usize) {
+        self.waste_left = self.waste_left.saturating_add(waste).min(self.waste_most);
     }
 
     /// `bytes` of a head have been begun; until it is asked for they count as wasted.
@@ -135,7 +140,7 @@ impl Ahead {
     pub(crate) fn take(&mut self, key: ExpertKey) -> Option<Head> {
         let at = self.heads.iter().position(|head| head.key == key)?;
         let head = self.heads.swap_remove(at);
-        self.waste_left = (self.waste_left + head.bytes).min(self.waste_most);
+        self.allow(head.bytes);
         self.statistics.used += 1;
         self.statistics.used_bytes += head.bytes as u64;
         Some(head)

@@ -40,7 +40,7 @@ impl ExpertStore {
 
     /// The same during a forward pass, as seldom as it is needed: slots only go. A broken reader is reported by the next visit.
     pub fn follow_between_visits(&mut self) {
-        if self.control.target().0 < self.slot_bytes_held {
+        if self.control.target().0 < self.slabs.bytes() {
             let _ = self.follow(true);
         }
     }
@@ -61,13 +61,13 @@ impl ExpertStore {
         if between_visits && !self.hollow.is_empty() {
             self.free_slots.append(&mut self.hollow);
         }
-        let (target, held) = (self.control.target().0, self.slot_bytes_held);
+        let (target, held) = (self.control.target().0, self.slabs.bytes());
         if target < held {
             self.shrink(target, between_visits)?;
         } else if between_visits && target > held {
             self.grow(target);
         }
-        if self.slot_bytes_held == 0 && between_visits {
+        if self.slabs.bytes() == 0 && between_visits {
             // A store without any slot could hand out nothing: take one slab whatever the target is.
             self.take_slab()?;
             self.resized();
@@ -80,11 +80,11 @@ impl ExpertStore {
             return Ok(());
         }
         self.shrink_to(target, 1);
-        if self.slot_bytes_held > target && between_visits && !self.ahead.heads.is_empty() {
+        if self.slabs.bytes() > target && between_visits && !self.ahead.heads.is_empty() {
             self.call_off_heads()?;
             self.shrink_to(target, 1);
         }
-        if self.slot_bytes_held > target && !between_visits && !self.slabs.are_places() {
+        if self.slabs.bytes() > target && !between_visits && !self.slabs.are_places() {
             self.hollow_to(target);
         }
         Ok(())
@@ -121,14 +121,14 @@ impl ExpertStore {
 
     /// Gives slabs back until at most `target` bytes are held, as far as they are idle, and keeps `slabs_min`.
     fn shrink_to(&mut self, target: u64, slabs_min: usize) {
-        let before = self.slot_bytes_held;
-        while self.slot_bytes_held > target
+        let before = self.slabs.bytes();
+        while self.slabs.bytes() > target
             && self.slabs.present().count() > slabs_min
             && let Some(slab) = self.coldest_idle_slab()
         {
             self.give_back(slab);
         }
-        if self.slot_bytes_held != before {
+        if self.slabs.bytes() != before {
             self.resized();
         }
     }
@@ -155,18 +155,17 @@ impl ExpertStore {
         self.free_slots.retain(|slot| !slots.contains(slot));
         self.hollow.retain(|slot| !slots.contains(slot));
         self.slabs.give_back(slab);
-        self.slot_bytes_held = self.slabs.bytes();
     }
 
     /// Takes slabs as long as the target and the ledger allow and there are experts without a slot.
     fn grow(&mut self, target: u64) {
-        let before = self.slot_bytes_held;
+        let before = self.slabs.bytes();
         let records = self.geometry.record_count();
         while let Some(bytes) = self.slabs.next_bytes(records)
-            && self.slot_bytes_held.saturating_add(bytes) <= target
+            && self.slabs.bytes().saturating_add(bytes) <= target
             && self.take_slab().is_ok()
         {}
-        if self.slot_bytes_held != before {
+        if self.slabs.bytes() != before {
             self.resized();
         }
     }
@@ -179,7 +178,6 @@ impl ExpertStore {
             self.slots.restore(slot, memory.next());
         }
         self.free_slots.splice(0..0, slots.rev());
-        self.slot_bytes_held = self.slabs.bytes();
         Ok(())
     }
 
@@ -196,7 +194,7 @@ impl ExpertStore {
         let is_free = |slot: &usize| self.slots.state(*slot) == SlotState::Free;
         self.free_slots = (0..self.slots.len()).rev().filter(is_free).collect();
         if !equal {
-            let total = usize::try_from(self.slot_bytes_held).unwrap_or(usize::MAX);
+            let total = usize::try_from(self.slabs.bytes()).unwrap_or(usize::MAX);
             self.shrink_to(0, 0);
             self.slabs = Slabs::new(self.slabs.ledger(), size, total, false);
             self.slots = SlotTable::new(Vec::new());
@@ -227,7 +225,7 @@ impl ExpertStore {
     /// Shows the figures of this moment to others.
     pub(crate) fn publish(&self) {
         let control = &self.control;
-        control.publish(Figure::SlotBytes, self.slot_bytes_held);
+        control.publish(Figure::SlotBytes, self.slabs.bytes());
         control.publish(Figure::Slots, self.slabs.slots() as u64);
         control.publish(Figure::Resident, self.resident.records);
         control.publish(Figure::ResidentBytes, self.resident.bytes);

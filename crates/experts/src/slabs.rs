@@ -50,6 +50,8 @@ pub(crate) struct Restored {
 pub(crate) struct Slabs {
     ledger: Ledger,
     list: Vec<Slab>,
+    /// Bytes of all slabs that exist.
+    bytes: u64,
     /// Bytes of a slot that comes later.
     slot_bytes: usize,
     slots_per_slab: usize,
@@ -62,7 +64,7 @@ impl Slabs {
     pub fn new(ledger: &Ledger, slot_bytes: usize, total: usize, places: bool) -> Self {
         let slab_bytes = (total / SLABS).min(SLAB_BYTES_MAX);
         let slots_per_slab = (slab_bytes / slot_bytes.max(1)).max(1);
-        Self { ledger: ledger.clone(), list: Vec::new(), slot_bytes, slots_per_slab, places }
+        Self { ledger: ledger.clone(), list: Vec::new(), bytes: 0, slot_bytes, slots_per_slab, places }
     }
 
     /// Adds slabs for slots of these lengths. Returns their memory in order; nothing for places.
@@ -82,14 +84,16 @@ impl Slabs {
 
     fn fill(&mut self, index: usize, lengths: &[usize]) -> Result<Vec<SlotMemory>, MemoryError> {
         let slab = &mut self.list[index];
+        let mut memory = Vec::new();
         if self.places {
             slab.bytes = lengths.iter().map(|length| *length as u64).sum();
             slab.held = Held::Places(self.ledger.reserve(Purpose::ExpertSlots, Bytes(slab.bytes))?);
-            return Ok(Vec::new());
+        } else {
+            memory = SlotMemory::carve(&self.ledger, Purpose::ExpertSlots, lengths)?;
+            slab.bytes = memory.iter().map(|piece| piece.len() as u64).sum();
+            slab.held = Held::Memory;
         }
-        let memory = SlotMemory::carve(&self.ledger, Purpose::ExpertSlots, lengths)?;
-        slab.bytes = memory.iter().map(|piece| piece.len() as u64).sum();
-        slab.held = Held::Memory;
+        self.bytes += slab.bytes;
         Ok(memory)
     }
 
@@ -105,12 +109,12 @@ impl Slabs {
 
     /// Bytes of all slabs that exist.
     pub fn bytes(&self) -> u64 {
-        self.list.iter().filter(|slab| slab.is_present()).map(|slab| slab.bytes).sum()
+        self.bytes
     }
 
     /// Slots that exist.
     pub fn slots(&self) -> usize {
-        self.list.iter().filter(|slab| slab.is_present()).map(|slab| slab.slots.len()).sum()
+        self.present().map(|(_, slab)| slab.slots.len()).sum()
     }
 
     /// The slabs that exist, with their numbers.
@@ -130,6 +134,7 @@ impl Slabs {
 
     /// Slab `index` is given back. The caller has retired its slots.
     pub fn give_back(&mut self, index: usize) {
+        self.bytes -= self.list[index].bytes;
         self.list[index].held = Held::Nothing;
     }
 

@@ -180,8 +180,6 @@ pub struct ExpertStore {
     prefault: Option<Prefault>,
     /// The memory of the slots, or the right to the pages of places.
     pub(crate) slabs: Slabs,
-    /// Bytes of all slabs that exist.
-    pub(crate) slot_bytes_held: u64,
     pub(crate) control: Arc<StoreControl>,
     /// Records that are loading or in memory.
     pub(crate) resident: Resident,
@@ -237,7 +235,6 @@ impl ExpertStore {
             loader,
             slots,
             prefault,
-            slot_bytes_held: slabs.bytes(),
             control: Arc::new(StoreControl::new(slabs.bytes())),
             slabs,
             resident: Resident::default(),

@@ -238,34 +238,31 @@ impl ExpertStore {
         self.clock += experts.len() as u64;
         self.policy.begin_visit(layer, visit.first_stamp);
         for position in 0..experts.len() {
-            let key = visit.key(position);
-            let stamp = visit.first_stamp + position as u64;
+            let key = self.visit.key(position);
+            let stamp = self.visit.first_stamp + position as u64;
             let record = self.geometry.record_index(key);
             self.uses[record] = self.uses[record].saturating_add(1);
             if let Some(slot) = self.slot_of_record[record] {
                 let slot = slot as usize;
                 self.policy.used(slot, stamp);
                 self.slots.pin(slot);
-                visit.ready.push(Pinned { position, slot });
+                self.visit.ready.push(Pinned { position, slot });
             } else if let Some(Head { slot, .. }) = self.ahead.take(key) {
-                let record_bytes = self.geometry.layer(layer as usize).record_bytes;
-                self.slot_of_record[record] = Some(slot as u32);
-                self.policy.inserted(slot, key, stamp);
-                self.resident.records += 1;
-                self.resident.bytes += record_bytes as u64;
+                self.occupy(key, slot, stamp);
                 if let Some(timeline) = &mut self.timeline {
-                    timeline.needed(slot, record_bytes);
+                    timeline.needed(slot, self.geometry.layer(layer as usize).record_bytes);
                 }
                 self.loader.finish_head(Destination { slot });
-                visit.heads_taken += 1;
-                visit.awaited.push(Pinned { position, slot });
+                self.visit.heads_taken += 1;
+                self.visit.awaited.push(Pinned { position, slot });
             } else {
-                visit.pending.push(position);
+                self.visit.pending.push(position);
             }
         }
         if let Some(telemetry) = &mut self.telemetry {
-            telemetry.record(layer as usize, experts, visit.ready.iter().map(|pinned| pinned.position));
+            telemetry.record(layer as usize, experts, self.visit.ready.iter().map(|pinned| pinned.position));
         }
+        let visit = &mut self.visit;
         let missing = visit.pending.len() + visit.awaited.len();
         self.hits += visit.ready.len() as u64;
         self.misses += missing as u64;

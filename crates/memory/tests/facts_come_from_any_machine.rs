@@ -2,43 +2,24 @@
 //! with `/proc` and `/sys` inside: control groups of both versions, limits in a parent, hybrid mounts, containers whose
 //! own group is not visible, quotas and limits of the shell.
 
-use std::fs;
+mod machine;
+
 use std::path::Path;
 
 use coldpress_memory::{Bytes, MachineFacts};
-use tempfile::TempDir;
-
-const V2_MOUNT: &str = "35 24 0:30 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
-/// What version 1 writes for "no limit".
-const V1_NO_LIMIT: &str = "9223372036854771712\n";
-
-struct Machine(TempDir);
+use machine::{Machine, V1_NO_LIMIT, V2_MOUNT};
 
 impl Machine {
     /// 16 GiB, 12 of them available, 8 processors.
     fn new(cgroup: &str, mountinfo: &str) -> Self {
-        let machine = Self(tempfile::tempdir().expect("temporary folder"));
+        let machine =
+            Self::with_memory(cgroup, mountinfo, "Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t0-7\n");
+        machine.file("proc/self/limits", limits("unlimited", "unlimited"));
         machine
-            .file(
-                "proc/meminfo",
-                "MemTotal:       16777216 kB\nMemFree: 99 kB\nMemAvailable:   12582912 kB\n",
-            )
-            .file("proc/self/cgroup", cgroup)
-            .file("proc/self/mountinfo", mountinfo)
-            .file("proc/self/status", "Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t0-7\n")
-            .file("proc/self/limits", &limits("unlimited", "unlimited"));
-        machine
-    }
-
-    fn file(&self, path: &str, text: &str) -> &Self {
-        let path = self.0.path().join(path);
-        fs::create_dir_all(path.parent().expect("below the root")).expect("folder");
-        fs::write(path, text).expect("file");
-        self
     }
 
     fn facts(&self) -> MachineFacts {
-        MachineFacts::from_root(self.0.path()).expect("readable machine")
+        MachineFacts::from_root(self.root()).expect("readable machine")
     }
 }
 
@@ -141,7 +122,7 @@ fn the_mount_that_reaches_the_group_is_used() {
 #[test]
 fn limits_of_the_shell_count() {
     let machine = Machine::new("", "");
-    machine.file("proc/self/limits", &limits("8589934592", "2147483648"));
+    machine.file("proc/self/limits", limits("8589934592", "2147483648"));
     let facts = machine.facts();
     assert_eq!(facts.address_space_limit, Some(Bytes::from_gib(2)));
     assert_eq!(facts.usable, Bytes::from_gib(2));
@@ -152,7 +133,7 @@ fn unreadable_files_limit_nothing_and_missing_meminfo_is_an_error() {
     let machine = Machine::new("nonsense\n0:\n4:memory\n", "x - y\n - \n1 2 3 - cgroup2\n");
     assert_eq!(machine.facts().usable, Bytes::from_gib(16));
     machine.file("proc/meminfo", "nothing");
-    let error = MachineFacts::from_root(machine.0.path()).expect_err("no memory figure");
+    let error = MachineFacts::from_root(machine.root()).expect_err("no memory figure");
     assert!(error.to_string().contains("MemTotal"), "{error}");
     let error = MachineFacts::from_root(Path::new("/nowhere/at/all")).expect_err("no such folder");
     assert!(error.to_string().contains("proc/meminfo"), "{error}");

@@ -1,39 +1,22 @@
 //! Limits change while a model runs, are set by parents, by the soft kind, and for groups that the process is moved to later. Machines
 //! are described as folders with `/proc` and `/sys` inside and change between two looks.
 
-use std::fs;
+mod machine;
 
 use coldpress_memory::{Bytes, PressureLevel, PressureReading, PressureSource, StallScope};
-use tempfile::TempDir;
+use machine::{Machine, V1_NO_LIMIT, V2_MOUNT};
 
-const V2_MOUNT: &str = "35 24 0:30 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 const V1_MOUNT: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n";
-/// What version 1 writes for "no limit".
-const V1_NO_LIMIT: &str = "9223372036854771712\n";
 const GIB: u64 = 1 << 30;
-
-struct Machine(TempDir);
 
 impl Machine {
     /// 16 GiB, 12 of them available.
     fn new(cgroup: &str, mountinfo: &str) -> Self {
-        let machine = Self(tempfile::tempdir().expect("temporary folder"));
-        machine
-            .file(
-                "proc/meminfo",
-                "MemTotal:       16777216 kB\nMemFree: 99 kB\nMemAvailable:   12582912 kB\n",
-            )
-            .file("proc/self/cgroup", cgroup)
-            .file("proc/self/mountinfo", mountinfo)
-            .file("proc/self/status", "Name:\tx\nVmRSS:\t 2048 kB\nRssAnon:\t 1024 kB\nVmSwap:\t 8 kB\n");
-        machine
-    }
-
-    fn file(&self, path: &str, text: impl ToString) -> &Self {
-        let path = self.0.path().join(path);
-        fs::create_dir_all(path.parent().expect("below the root")).expect("folder");
-        fs::write(path, text.to_string()).expect("file");
-        self
+        Self::with_memory(
+            cgroup,
+            mountinfo,
+            "Name:\tx\nVmRSS:\t 2048 kB\nRssAnon:\t 1024 kB\nVmSwap:\t 8 kB\n",
+        )
     }
 
     fn group(&self, path: &str, max: impl ToString, high: impl ToString, current: u64, cached: u64) -> &Self {
@@ -44,7 +27,7 @@ impl Machine {
     }
 
     fn source(&self) -> PressureSource {
-        PressureSource::from_root(self.0.path())
+        PressureSource::from_root(self.root())
     }
 }
 

@@ -3,35 +3,24 @@
 //! What could go wrong: a partition whose disk is not found, a container's overlay that is taken for a disk, a mount inside a
 //! mount, a limit that is read in the wrong unit.
 
+mod machine;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use coldpress_memory::{Bytes, StorageKind, Swap, SystemFacts, storage_below};
-use tempfile::TempDir;
-
-struct Machine(TempDir);
+use machine::Machine;
 
 impl Machine {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a folder"))
-    }
-
-    fn file(&self, path: &str, text: &str) -> &Self {
-        let path = self.0.path().join(path);
-        fs::create_dir_all(path.parent().expect("below the root")).expect("a folder");
-        fs::write(path, text).expect("a file");
-        self
-    }
-
     /// A disk with one partition, under its numbers and names.
     fn disk(&self, name: &str, number: &str, rotational: u8) -> &Self {
-        self.file(&format!("sys/devices/x/{name}/queue/rotational"), &format!("{rotational}\n"));
+        self.file(&format!("sys/devices/x/{name}/queue/rotational"), format!("{rotational}\n"));
         self.file(&format!("sys/devices/x/{name}/queue/read_ahead_kb"), "128\n");
         self.file(&format!("sys/devices/x/{name}/{name}p1/partition"), "1\n");
-        let device = self.0.path().join(format!("sys/devices/x/{name}/{name}p1"));
+        let device = self.root().join(format!("sys/devices/x/{name}/{name}p1"));
         for link in [format!("sys/dev/block/{number}"), format!("sys/class/block/{name}p1")] {
-            let link = self.0.path().join(link);
+            let link = self.root().join(link);
             fs::create_dir_all(link.parent().expect("below the root")).expect("a folder");
             symlink(&device, link).expect("a link");
         }
@@ -41,7 +30,7 @@ impl Machine {
 
 #[test]
 fn storage_is_found_through_partitions_and_mounts_inside_mounts() {
-    let machine = Machine::new();
+    let machine = Machine::empty();
     machine.disk("nvme0n1", "259:1", 0).disk("sda", "8:1", 1).disk("vda", "254:1", 1).file(
         "proc/self/mountinfo",
         "1 0 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n\
@@ -52,7 +41,7 @@ fn storage_is_found_through_partitions_and_mounts_inside_mounts() {
          6 1 0:62 / /box rw - overlay overlay rw\n\
          7 1 254:1 / /virtual rw - ext4 /dev/vdap1 rw\n",
     );
-    let at = |path: &str| storage_below(machine.0.path(), Path::new(path));
+    let at = |path: &str| storage_below(machine.root(), Path::new(path));
     let root = at("/home/x");
     assert_eq!((root.file_system.as_str(), root.kind), ("ext4", StorageKind::SolidState));
     assert_eq!((root.device.as_deref(), root.read_ahead), (Some("nvme0n1"), Some(Bytes(128 << 10))));
@@ -62,13 +51,13 @@ fn storage_is_found_through_partitions_and_mounts_inside_mounts() {
     assert_eq!(at("/tmp/m").kind, StorageKind::Memory);
     assert_eq!((at("/box").kind, at("/box").device), (StorageKind::Unknown, None));
     assert_eq!(at("/virtual").kind, StorageKind::Virtual);
-    let nothing = Machine::new();
-    assert_eq!(storage_below(nothing.0.path(), Path::new("/x")).kind, StorageKind::Unknown);
+    let nothing = Machine::empty();
+    assert_eq!(storage_below(nothing.root(), Path::new("/x")).kind, StorageKind::Unknown);
 }
 
 #[test]
 fn swap_limits_and_nodes_are_read_and_absent_ones_are_no_finding() {
-    let machine = Machine::new();
+    let machine = Machine::empty();
     machine
         .file("proc/meminfo", "MemTotal: 16 kB\nSwapTotal:  2048 kB\nSwapFree:  1024 kB\n")
         .file(
@@ -90,7 +79,7 @@ fn swap_limits_and_nodes_are_read_and_absent_ones_are_no_finding() {
         io_uring_disabled: Some(1),
         memory_pressure_percent: Some(3.25),
     };
-    assert_eq!(SystemFacts::from_root(machine.0.path()), wanted);
-    let nothing = SystemFacts::from_root(Machine::new().0.path());
+    assert_eq!(SystemFacts::from_root(machine.root()), wanted);
+    let nothing = SystemFacts::from_root(Machine::empty().root());
     assert_eq!(nothing, SystemFacts { memory_nodes: 1, ..SystemFacts::default() });
 }
