@@ -21,11 +21,11 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
-static SEEN: Mutex<Vec<Block>> = Mutex::new(Vec::new());
+static SEEN: Mutex<Vec<(usize, Backtrace)>> = Mutex::new(Vec::new());
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// Whether this thread is writing a block down, which allocates too.
+    /// Whether this thread is writing a block down: what it takes and gives back meanwhile is not counted.
     static NOTING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -53,7 +53,9 @@ unsafe impl GlobalAlloc for Watching {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        if !NOTING.get() {
+            LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        }
         // SAFETY: the caller's promise is passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -61,18 +63,39 @@ unsafe impl GlobalAlloc for Watching {
 
 /// Counts a block of `size` bytes that takes the place of one of `before` bytes.
 fn taken(size: usize, before: usize) {
+    if NOTING.get() {
+        return;
+    }
     let live = LIVE.fetch_add(size, Ordering::Relaxed) + size;
     LIVE.fetch_sub(before, Ordering::Relaxed);
-    if NOTING.get() || !ACTIVE.load(Ordering::Relaxed) {
+    if !ACTIVE.load(Ordering::Relaxed) {
         return;
     }
     PEAK.fetch_max(live - before, Ordering::Relaxed);
     if size >= THRESHOLD.load(Ordering::Relaxed) {
-        NOTING.set(true);
-        let from = Backtrace::force_capture().to_string();
-        SEEN.lock().unwrap_or_else(PoisonError::into_inner).push(Block { size, from });
-        NOTING.set(false);
+        uncounted(|| {
+            let from = Backtrace::force_capture();
+            SEEN.lock().unwrap_or_else(PoisonError::into_inner).push((size, from));
+        });
     }
+}
+
+/// Runs `work` without counting what this thread takes and gives back. What is taken here is given back here too.
+fn uncounted<T>(work: impl FnOnce() -> T) -> T {
+    NOTING.set(true);
+    let result = work();
+    NOTING.set(false);
+    result
+}
+
+/// The names on the stacks of `seen`. Reading them takes tens of megabytes for the debug information of the program,
+/// which stay: it waits until nothing is watched.
+fn named(seen: Vec<(usize, Backtrace)>) -> Vec<Block> {
+    let names: Vec<String> = uncounted(|| seen.iter().map(|(_, from)| from.to_string()).collect());
+    let blocks = seen.iter().zip(&names).map(|((size, _), from)| Block { size: *size, from: from.clone() });
+    let blocks = blocks.collect();
+    uncounted(|| drop((seen, names)));
+    blocks
 }
 
 /// A block above the threshold.
@@ -122,6 +145,7 @@ pub fn watch<T>(threshold: usize, work: impl FnOnce() -> T) -> (T, Seen) {
     ACTIVE.store(true, Ordering::SeqCst);
     let result = work();
     ACTIVE.store(false, Ordering::SeqCst);
-    let blocks = std::mem::take(&mut *SEEN.lock().unwrap_or_else(PoisonError::into_inner));
-    (result, Seen { blocks, peak_growth: PEAK.load(Ordering::Relaxed).saturating_sub(before) })
+    let peak_growth = PEAK.load(Ordering::Relaxed).saturating_sub(before);
+    let seen = std::mem::take(&mut *SEEN.lock().unwrap_or_else(PoisonError::into_inner));
+    (result, Seen { blocks: named(seen), peak_growth })
 }
