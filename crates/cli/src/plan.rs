@@ -78,7 +78,11 @@ fn shares(report: &PlanReport) -> String {
         report.usable, report.threads, report.isa
     ));
     let slots = format!("{} of {} experts at a time", plan.slot_count, plan.records_total);
-    let context = format!("{} tokens, {}", plan.context, report.kv_type);
+    let context = if plan.kv_tokens == u64::from(plan.context) {
+        format!("{} tokens, {}", plan.context, report.kv_type)
+    } else {
+        format!("{} tokens, room for {}, {}", plan.context, plan.kv_tokens, report.kv_type)
+    };
     let chunk = format!("{} prompt tokens at a time", plan.chunk_tokens);
     let ring = match (report.pack_staging, report.advice_bytes) {
         (Bytes::ZERO, Bytes::ZERO) => "reads in flight".to_owned(),

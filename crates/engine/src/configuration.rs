@@ -226,6 +226,7 @@ pub struct LoadConfiguration {
     pub(crate) press: Press,
     pub(crate) resident_cap: ResidentCap,
     pub(crate) context: Option<u32>,
+    pub(crate) kv_positions: u32,
     pub(crate) chunk_tokens: Option<u32>,
     pub(crate) threads: Option<usize>,
     pub(crate) kv_type: KvType,
@@ -275,11 +276,19 @@ impl LoadConfiguration {
         self.press(Press::Enabled { cold_fraction: fraction })
     }
 
-    /// Positions of the KV cache. Default: 8,192, or what the model and the budget allow.
+    /// Most tokens of one conversation. Default: 8,192, or what the model and the budget allow.
     #[must_use]
     pub fn context(mut self, tokens: u32) -> Self {
         self.context = Some(tokens);
         self.chosen_by(SettingKey::Context, ChoiceOrigin::Flag)
+    }
+
+    /// Positions that the KV cache has for all conversations together, rounded up to whole pages of
+    /// [`PAGE_POSITIONS`](coldpress_model::PAGE_POSITIONS); never fewer than the context. Default: the context.
+    #[must_use]
+    pub fn kv_positions(mut self, positions: u32) -> Self {
+        self.kv_positions = positions;
+        self
     }
 
     /// Tokens of a prompt that pass each layer together. Default: up to 4,096, as the context

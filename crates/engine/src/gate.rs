@@ -137,6 +137,8 @@ mod tests {
             dense: Bytes(bytes - (10 << 20)),
             kv_fixed: Bytes::ZERO,
             kv_per_token: Bytes::ZERO,
+            kv_tokens_minimum: 0,
+            kv_page_tokens: 1,
             kv_windows: Vec::new(),
             context: 1,
             context_explicit: true,

@@ -1,18 +1,19 @@
 //! Sessions and generation: prompt in, text out, with progress and a way to stop.
 //!
-//! A [`Session`] is one conversation: its KV cache and the token ids in it. A new prompt that starts with the same ids
-//! reuses that part. The loop below asks for a stop after every layer, so cancelling takes at most one layer.
+//! A [`Session`] is one conversation: the token ids whose keys and values are in the KV cache, which all sessions of a runtime
+//! share. A new prompt that starts with the same ids reuses that part. The loop below asks for a stop after every layer, so
+//! cancelling takes at most one layer.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coldpress_experts::{ExpertStatistics, ExpertStore};
 use coldpress_model::{
-    ForwardEngine, ForwardObserver, KvCache, LogitsWanted, Phase, PhaseClock, PhaseTimes, Segment,
+    ForwardEngine, ForwardObserver, LogitsWanted, ModelError, Phase, PhaseClock, PhaseTimes, Segment,
 };
 use coldpress_text::DecodeOptions;
 
 use crate::error::EngineError;
-use crate::keeper::{Place, lock};
 use crate::runtime::Runtime;
 use crate::sampling::{Sampler, Sampling};
 
@@ -149,15 +150,15 @@ impl GenerateObserver for Silent {}
 
 /// One conversation.
 pub struct Session {
-    /// With the session while the runtime computes for it, else in `place`, where the keeper can give it back.
-    cache: Option<KvCache>,
-    place: Place<KvCache>,
+    /// What the KV cache knows the session by.
+    key: Arc<()>,
     context: usize,
     tokens: Vec<u32>,
 }
 
 impl Session {
-    /// Ids in the KV cache.
+    /// Ids of the conversation so far. A next prompt that begins with them computes only the rest, unless their place in the KV
+    /// cache was given back (after an idle time, or to another session): then all of it is computed.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -174,7 +175,7 @@ impl Session {
 
     /// Keeps the first `length` ids and forgets the others; a longer length changes nothing.
     pub fn truncate(&mut self, length: usize) {
-        // The cache itself follows when it is next computed with.
+        // The KV cache follows when it is next computed with.
         self.tokens.truncate(length);
     }
 }
@@ -203,38 +204,28 @@ impl ForwardObserver for Step<'_> {
 }
 
 impl Runtime {
-    /// Starts a conversation with an empty cache of the planned context.
+    /// Starts an empty conversation of the planned context. All conversations share the planned positions of the KV cache
+    /// ([`LoadConfiguration::kv_positions`](crate::LoadConfiguration::kv_positions)): where they are full, the one that rested longest
+    /// gives up its place and computes its tokens again when it is asked next. No answer depends on that.
     ///
     /// # Errors
-    /// The budget has no room for another cache.
+    /// The budget has no room for the KV cache, which comes with the first conversation.
     pub fn session(&mut self) -> Result<Session, EngineError> {
         let context = self.report.plan.context as usize;
-        let place = Place::default();
-        *lock(&place) = Some(self.new_cache()?);
-        self.keeper.knows(&place);
-        Ok(Session { cache: None, place, context, tokens: Vec::with_capacity(context) })
+        if self.scratch.is_some() {
+            self.ready_kv()?;
+        } else {
+            self.keeper.ready_parked_kv(|| self.new_kv())?;
+        }
+        Ok(Session { key: Arc::default(), context, tokens: Vec::with_capacity(context) })
     }
 
-    fn new_cache(&self) -> Result<KvCache, EngineError> {
-        let context = self.report.plan.context as usize;
-        KvCache::new(&self.ledger, self.model.spec(), self.configuration.kv_type, context)
-            .map_err(EngineError::Forward)
-    }
-
-    /// Makes the session's cache hold what its tokens say. A cache that was given back while nothing happened is made anew, and
-    /// the session has forgotten its tokens.
-    fn bring_cache(&self, session: &mut Session) -> Result<(), EngineError> {
-        let rested = lock(&session.place).take();
-        let mut cache = match session.cache.take().or(rested) {
-            Some(cache) => cache,
-            None => {
-                self.keeper.knows(&session.place);
-                session.tokens.clear();
-                self.new_cache()?
-            }
-        };
-        cache.truncate(session.tokens.len());
-        session.cache = Some(cache);
+    /// The session computes from now on. Where its place in the KV cache was given back, it has forgotten its tokens.
+    fn begin_session(&mut self, session: &mut Session) -> Result<(), EngineError> {
+        self.ready_kv()?;
+        let kv = self.kv.as_mut().expect("made ready before");
+        let there = kv.begin(&session.key, session.tokens.len(), session.context);
+        session.tokens.truncate(there);
         Ok(())
     }
 
@@ -252,7 +243,6 @@ impl Runtime {
     ) -> Result<Generation, EngineError> {
         let started = Instant::now();
         let answer = self.wake().and_then(|()| self.answer(started, session, prompt, options, observer));
-        *lock(&session.place) = session.cache.take();
         self.rest();
         answer
     }
@@ -276,12 +266,12 @@ impl Runtime {
             return Err(EngineError::PromptTooLong { prompt: prompt.len(), context: session.context() });
         }
         self.check_files()?;
-        self.bring_cache(session)?;
+        self.begin_session(session)?;
         let common = session.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // The last prompt token is computed in any case: its logits choose the first token of the answer.
         let cached = common.min(prompt.len() - 1);
         session.truncate(cached);
-        session.cache.as_mut().expect("brought before").truncate(cached);
+        self.kv.as_mut().expect("made ready before").truncate(cached);
         self.sampler.restart(options.sampling, prompt);
 
         let mut answer = Generation::begin(prompt.len(), cached, options.max_tokens.min(session.context()));
@@ -339,14 +329,16 @@ impl Runtime {
         prefill: Option<(usize, usize, usize)>,
         observer: &mut dyn GenerateObserver,
     ) -> Result<Option<Option<u32>>, EngineError> {
-        let Self { workers, model, kernels, experts, scratch, sampler, clock, .. } = self;
+        let Self { workers, model, kernels, experts, scratch, kv, sampler, clock, .. } = self;
         let scratch = scratch.as_mut().expect("a runtime is awake while it computes");
-        let cache = session.cache.as_mut().expect("brought before the first step");
+        let kv = kv.as_mut().expect("a session began to compute");
+        kv.extend(tokens.len()).map_err(ModelError::from).map_err(EngineError::Forward)?;
+        let (pool, sequence) = kv.computing();
         let mut step = Step { observer, sampler, prefill, chosen: None };
         let result = workers.enter(|team| {
             let experts = experts.as_mut();
-            let mut engine = ForwardEngine { team, kernels: *kernels, experts, scratch, clock };
-            let segment = Segment { tokens, cache: &mut *cache, logits };
+            let mut engine = ForwardEngine { team, kernels: *kernels, experts, pool, scratch, clock };
+            let segment = Segment { tokens, sequence, logits };
             model.forward(&mut engine, &mut [segment], &mut step)
         });
         match result {
@@ -354,7 +346,7 @@ impl Runtime {
                 session.tokens.extend_from_slice(tokens);
                 Ok(Some(step.chosen))
             }
-            Err(coldpress_model::ModelError::Cancelled) => Ok(None),
+            Err(ModelError::Cancelled) => Ok(None),
             Err(error) => Err(EngineError::Forward(error)),
         }
     }
@@ -367,7 +359,7 @@ impl Runtime {
         observer: &mut dyn GenerateObserver,
         answer: &mut Generation,
     ) -> Result<(), EngineError> {
-        let tokenizer = std::sync::Arc::clone(&self.tokenizer);
+        let tokenizer = Arc::clone(&self.tokenizer);
         let decoding = DecodeOptions { continuation: options.continuation, ..DecodeOptions::default() };
         let mut characters = tokenizer.stream_decoder_with(decoding);
         let started = Instant::now();
@@ -431,22 +423,24 @@ impl Runtime {
         sink: &mut dyn FnMut(usize, &[f32]) -> bool,
     ) -> Result<(), EngineError> {
         let mut session = self.session()?;
-        self.bring_cache(&mut session)?;
+        self.begin_session(&mut session)?;
         if tokens.len() > session.context() {
             return Err(EngineError::PromptTooLong { prompt: tokens.len(), context: session.context() });
         }
         let chunk = self.report.plan.chunk_tokens as usize;
-        let Self { workers, model, kernels, experts, scratch, clock, .. } = self;
+        let Self { workers, model, kernels, experts, scratch, kv, clock, .. } = self;
         let scratch = scratch.as_mut().expect("a runtime is awake while it computes");
-        let cache = session.cache.as_mut().expect("brought before");
+        let kv = kv.as_mut().expect("a session began to compute");
         for (index, tokens) in tokens.chunks(chunk).enumerate() {
             let mut collect = Collect { first: index * chunk, sink: &mut *sink, go_on: true };
             let (experts, scratch, model) = (experts.as_mut(), &mut *scratch, &mut *model);
             let clock: &mut PhaseClock = &mut *clock;
+            kv.extend(tokens.len()).map_err(ModelError::from).map_err(EngineError::Forward)?;
+            let (pool, sequence) = kv.computing();
             workers
                 .enter(|team| {
-                    let mut engine = ForwardEngine { team, kernels: *kernels, experts, scratch, clock };
-                    let segment = Segment { tokens, cache: &mut *cache, logits: LogitsWanted::All };
+                    let mut engine = ForwardEngine { team, kernels: *kernels, experts, pool, scratch, clock };
+                    let segment = Segment { tokens, sequence, logits: LogitsWanted::All };
                     model.forward(&mut engine, &mut [segment], &mut collect)
                 })
                 .map_err(EngineError::Forward)?;

@@ -7,7 +7,7 @@
 //! computes takes a lock once per call, never per token. [`RuntimeHandle`] is what other threads get.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,10 @@ use coldpress_memory::{
     Bytes, Controller, Ledger, LedgerSnapshot, LedgerState, MemoryUsage, MemoryWatch, PressureLog,
     PressureSource, Purpose,
 };
-use coldpress_model::{DenseWeights, KvCache, Scratch};
+use coldpress_model::{DenseWeights, Scratch};
 
 use crate::error::EngineError;
+use crate::shared_kv::SharedKv;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -34,7 +35,7 @@ pub enum IdleRelease {
     /// The routed experts; the next request reads those it needs.
     #[default]
     Experts,
-    /// Dense weights, KV caches and scratch too; the next request loads them first and computes its whole prompt.
+    /// Dense weights, KV cache and scratch too; the next request loads them first and computes its whole prompt.
     All,
 }
 
@@ -51,11 +52,8 @@ impl IdleRelease {
     }
 }
 
-/// Where a value is while nobody computes with it.
-pub(crate) type Place<T> = Arc<Mutex<Option<T>>>;
-
 /// A lock that a panic elsewhere does not take away: what it guards is replaced as a whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -69,8 +67,8 @@ pub(crate) struct Parked {
     pub hotlist: Option<Hotlist>,
     /// What that store had counted.
     pub counted: ExpertStatistics,
-    /// KV caches of conversations that rest.
-    caches: Vec<Weak<Mutex<Option<KvCache>>>>,
+    /// Absent until the first conversation.
+    pub kv: Option<SharedKv>,
     released: Option<IdleRelease>,
     /// Since when the runtime rests; `None` while it computes.
     since: Option<Instant>,
@@ -167,9 +165,15 @@ impl Keeper {
     }
 
     /// The runtime rests: its parts stay here.
-    pub(crate) fn park(&self, experts: Option<ExpertStore>, scratch: Option<Scratch>, weights: DenseWeights) {
+    pub(crate) fn park(
+        &self,
+        experts: Option<ExpertStore>,
+        scratch: Option<Scratch>,
+        weights: DenseWeights,
+        kv: Option<SharedKv>,
+    ) {
         let mut parked = lock(&self.shared.parked);
-        (parked.experts, parked.scratch, parked.weights) = (experts, scratch, Some(weights));
+        (parked.experts, parked.scratch, parked.weights, parked.kv) = (experts, scratch, Some(weights), kv);
         parked.since = Some(Instant::now());
     }
 
@@ -184,17 +188,19 @@ impl Keeper {
     pub(crate) fn unpark(&self) -> Option<Parked> {
         let mut parked = lock(&self.shared.parked);
         parked.since.take()?;
-        let caches = std::mem::take(&mut parked.caches);
-        let taken = std::mem::take(&mut *parked);
-        parked.caches = caches;
-        Some(taken)
+        Some(std::mem::take(&mut *parked))
     }
 
-    /// A conversation's cache rests in `place`.
-    pub(crate) fn knows(&self, place: &Place<KvCache>) {
+    /// Makes the KV cache of a runtime that rests, unless it is there. Where everything was given back it comes with the rest.
+    pub(crate) fn ready_parked_kv(
+        &self,
+        make: impl FnOnce() -> Result<SharedKv, EngineError>,
+    ) -> Result<(), EngineError> {
         let mut parked = lock(&self.shared.parked);
-        parked.caches.retain(|cache| cache.strong_count() > 0);
-        parked.caches.push(Arc::downgrade(place));
+        if parked.kv.is_none() && parked.released != Some(IdleRelease::All) {
+            parked.kv = Some(make()?);
+        }
+        Ok(())
     }
 
     /// Looks at the parked store, if the runtime rests and has one.
@@ -305,9 +311,7 @@ impl Parked {
         }
         self.scratch = None;
         self.weights = None;
-        for cache in self.caches.iter().filter_map(Weak::upgrade) {
-            *lock(&cache) = None;
-        }
+        self.kv = None;
     }
 }
 

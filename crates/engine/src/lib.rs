@@ -40,6 +40,7 @@ mod probe;
 mod runtime;
 mod sampling;
 mod settings;
+mod shared_kv;
 mod simulate;
 mod timeline;
 mod trace;

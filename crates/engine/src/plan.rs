@@ -17,7 +17,7 @@ use coldpress_memory::plan::{
 };
 use coldpress_memory::{Bytes, MachineFacts, Suggestion};
 use coldpress_model::{
-    BLOCK_ROWS, KvType, ModelSpec, describe, kv_bytes_per_token, largest_piece, scratch_cost,
+    BLOCK_ROWS, KvType, ModelSpec, PAGE_POSITIONS, describe, kv_bytes_per_token, largest_piece, scratch_cost,
 };
 use coldpress_workers::WORKER_STACK_BYTES;
 
@@ -472,7 +472,9 @@ impl Shares<'_> {
         };
         if configuration.kv_type == KvType::F32 {
             let per_token = kv_per_token(KvType::F32).saturating_sub(kv_per_token(KvType::F16));
-            saving("--kv f16", per_token.saturating_mul(u64::from(smallest_context)).0);
+            let tokens = smallest_context.max(configuration.kv_positions);
+            let tokens = u64::from(tokens).next_multiple_of(PAGE_POSITIONS as u64);
+            saving("--kv f16", per_token.saturating_mul(tokens).0);
         }
         if self.threads > 1 {
             let single = scratch_cost(spec, LOGIT_ROWS, 1);
@@ -490,6 +492,8 @@ impl Shares<'_> {
             dense: Bytes((spec.dense_bytes() as u64).next_multiple_of(self.facts.page_size as u64)),
             kv_fixed: Bytes::ZERO,
             kv_per_token: kv_per_token(configuration.kv_type),
+            kv_tokens_minimum: configuration.kv_positions,
+            kv_page_tokens: PAGE_POSITIONS as u32,
             kv_windows: Vec::new(),
             context,
             context_explicit: configuration.context.is_some(),

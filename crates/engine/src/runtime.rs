@@ -1,7 +1,7 @@
 //! A loaded model and everything it computes with.
 //!
 //! [`Runtime::load`] is the one way in: plan first (refusals come before weights are read), then the ledger, then every
-//! part in the order of the plan. The runtime owns the parts; a [`Session`](crate::Session) owns its KV cache.
+//! part in the order of the plan. The runtime owns the parts; the KV cache comes with the first [`Session`](crate::Session).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use coldpress_formats::SourceFile;
 use coldpress_kernels::Kernels;
 use coldpress_memory::{Bytes, Ledger, LedgerSnapshot, MemoryWatch, OverBudget, Purpose, Reservation};
 use coldpress_model::{
-    DenseTensor, DenseWeights, Model, ModelError, ModelSpec, PhaseClock, Scratch, ScratchShape, TensorReader,
+    DenseTensor, DenseWeights, KvPool, Model, ModelError, ModelSpec, PAGE_POSITIONS, PhaseClock, Scratch,
+    ScratchShape, TensorReader,
 };
 use coldpress_text::{ChatTemplate, DateTime, ParseSpecial, RenderOptions, Tokenizer};
 use coldpress_workers::Workers;
@@ -28,6 +29,7 @@ use crate::packs;
 use crate::plan::{LOGIT_ROWS, PlanReport, Prepared, dense_piece_bytes, prepare, prepare_again, slot_plan};
 use crate::press::{PressStatus, watch_routing};
 use crate::sampling::Sampler;
+use crate::shared_kv::SharedKv;
 use crate::timeline::Recorder;
 use crate::vocabulary;
 
@@ -126,6 +128,8 @@ pub struct Runtime {
     /// Here while the runtime computes, else with the keeper; so are the scratch and the model's weights.
     pub(crate) experts: Option<ExpertStore>,
     pub(crate) scratch: Option<Scratch>,
+    /// With the keeper too while the runtime rests; absent until somebody needs it.
+    pub(crate) kv: Option<SharedKv>,
     pub(crate) sampler: Sampler,
     pub(crate) clock: PhaseClock,
     /// What looks for a typical token, if somebody asks for its timeline.
@@ -198,6 +202,7 @@ impl Runtime {
             model: Model::new(prepared.spec, weights),
             experts,
             scratch: Some(scratch),
+            kv: None,
             sampler,
             clock: PhaseClock::start(),
             timeline: None,
@@ -311,6 +316,7 @@ impl Runtime {
         let Some(parked) = self.keeper.unpark() else { return Ok(()) };
         self.experts = parked.experts;
         self.scratch = parked.scratch;
+        self.kv = parked.kv;
         match parked.weights {
             Some(weights) => {
                 self.model.put_weights(weights);
@@ -357,10 +363,31 @@ impl Runtime {
         Ok(())
     }
 
+    /// Makes the KV cache of the plan, unless it is there; returns whether it is a new one, so that what was in an earlier one
+    /// is forgotten. The runtime is awake.
+    ///
+    /// # Errors
+    /// The budget has no room for it.
+    pub(crate) fn ready_kv(&mut self) -> Result<bool, EngineError> {
+        let absent = self.kv.is_none();
+        if absent {
+            self.kv = Some(self.new_kv()?);
+        }
+        Ok(absent)
+    }
+
+    pub(crate) fn new_kv(&self) -> Result<SharedKv, EngineError> {
+        let pages = self.report.plan.kv_tokens.div_ceil(PAGE_POSITIONS as u64) as usize;
+        KvPool::new(&self.ledger, self.model.spec(), self.configuration.kv_type, pages)
+            .map(SharedKv::new)
+            .map_err(EngineError::Forward)
+    }
+
     /// Leaves the heavy parts with the keeper until the next request.
     pub(crate) fn rest(&mut self) {
         if let Some(scratch) = self.scratch.take() {
-            self.keeper.park(self.experts.take(), Some(scratch), self.model.take_weights());
+            let (experts, weights) = (self.experts.take(), self.model.take_weights());
+            self.keeper.park(experts, Some(scratch), weights, self.kv.take());
         }
     }
 

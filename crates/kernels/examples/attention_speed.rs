@@ -4,7 +4,9 @@
 
 use std::time::Instant;
 
-use coldpress_kernels::attention::{Attention, AttentionShape, KvRows, attention};
+use coldpress_kernels::attention::{
+    Attention, AttentionShape, KvElements, KvRows, PAGE_POSITIONS, attention,
+};
 use coldpress_kernels::{Isa, Kernels};
 use coldpress_workers::Workers;
 use half::f16;
@@ -48,10 +50,9 @@ fn main() {
         println!("heads {} kv_heads {} head_dim {}", shape.heads, shape.kv_heads, shape.head_dim);
         for (rows, positions) in CALLS {
             let query = noise(rows * shape.query_row_len(), 1);
-            let keys: Vec<f16> =
-                noise(positions * shape.kv_row_len(), 2).into_iter().map(f16::from_f32).collect();
-            let values: Vec<f16> =
-                noise(positions * shape.kv_row_len(), 3).into_iter().map(f16::from_f32).collect();
+            let pages: Vec<u32> = (0..positions.div_ceil(PAGE_POSITIONS) as u32).collect();
+            let part = PAGE_POSITIONS * shape.kv_row_len();
+            let pool: Vec<f16> = noise(pages.len() * 2 * part, 2).into_iter().map(f16::from_f32).collect();
             let first_position = positions - rows;
             let visible = rows * first_position + rows * (rows + 1) / 2;
             let multiply_adds = (2 * visible * shape.query_row_len()) as f64;
@@ -62,7 +63,13 @@ fn main() {
                 let mut scratch = vec![0.0; shape.scratch_len(rows, threads)];
                 let seconds = workers.enter(|team| {
                     measure(|| {
-                        let cache = KvRows::F16 { keys: &keys, values: &values };
+                        let cache = KvRows {
+                            pool: KvElements::F16(&pool),
+                            pages: &pages,
+                            page_elements: 2 * part,
+                            keys_offset: 0,
+                            values_offset: part,
+                        };
                         let (out, scratch) = (out.as_mut_slice(), scratch.as_mut_slice());
                         let scale = 1.0 / (shape.head_dim as f32).sqrt();
                         let (window, sinks) = (None, None);

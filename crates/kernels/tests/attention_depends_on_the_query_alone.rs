@@ -1,5 +1,5 @@
 //! The output of a query has the same bits alone and in any chunk, on any number of threads and any
-//! instruction set.
+//! instruction set, and wherever the pages of its keys lie.
 //!
 //! What could go wrong: blocks that start at the first row instead of fixed positions, tiles that add in
 //! another order, spans merged in the order in which threads finish, a tail that goes another way than the
@@ -44,6 +44,27 @@ fn one_head_per_kv_head() {
 fn windows_and_sinks() {
     assert_one_result("window 50", &Case::new((4, 2, 16), 530, 150).window(50).with_sinks());
     assert_one_result("window 700", &Case::new((4, 4, 16), 1000, 80).window(700));
+}
+
+#[test]
+fn pages_in_any_order() {
+    for (heads, first_position, rows) in [((8, 2, 64), 700, 90), ((3, 3, 80), 1500, 1), ((4, 1, 24), 1150, 7)]
+    {
+        for case in [Case::new(heads, first_position, rows), Case::new(heads, first_position, rows).single()]
+        {
+            for kernels in all_kernels() {
+                let expected = bits(&case.run(kernels, 2));
+                for seed in 10..13 {
+                    let scattered = case.clone().scattered(seed);
+                    assert!(scattered.pages != case.pages, "the order is another one");
+                    for (threads, chunk) in [(1, rows), (2, rows), (2, 7)] {
+                        let found = bits(&scattered.run_in_chunks(kernels, threads, chunk));
+                        assert!(found == expected, "{heads:?} at {first_position}, {}", kernels.isa());
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]

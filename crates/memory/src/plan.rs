@@ -54,6 +54,10 @@ pub struct PlanInput {
     pub kv_fixed: Bytes,
     /// KV cache per token of context, over all layers that keep the whole context.
     pub kv_per_token: Bytes,
+    /// The KV cache holds at least this many tokens, whatever the context: several sequences share it.
+    pub kv_tokens_minimum: u32,
+    /// The KV cache holds whole pages of this many tokens; 1 where it has none.
+    pub kv_page_tokens: u32,
     /// KV cache of layers that keep a window of it.
     pub kv_windows: Vec<KvWindow>,
     /// Tokens of context.
@@ -112,13 +116,18 @@ impl PlanInput {
         bytes.checked_next_multiple_of(self.page_bytes.max(1)).unwrap_or(Bytes::MAX)
     }
 
-    /// KV cache at `context` tokens, in whole pages.
+    /// Tokens that the KV cache holds at `context`: whole pages of it.
+    pub fn kv_tokens_at(&self, context: u32) -> u64 {
+        u64::from(context.max(self.kv_tokens_minimum)).next_multiple_of(u64::from(self.kv_page_tokens.max(1)))
+    }
+
+    /// KV cache at `context` tokens, in whole pages of memory.
     pub fn kv_at(&self, context: u32) -> Bytes {
         let windows = self
             .kv_windows
             .iter()
             .map(|window| window.bytes_per_token.saturating_mul(u64::from(context.min(window.tokens_max))));
-        let per_token = self.kv_per_token.saturating_mul(u64::from(context));
+        let per_token = self.kv_per_token.saturating_mul(self.kv_tokens_at(context));
         self.whole_pages(self.kv_fixed.saturating_add(per_token).saturating_add(windows.sum()))
     }
 
@@ -225,6 +234,8 @@ pub struct Plan {
     pub records_total: u64,
     /// Tokens of context.
     pub context: u32,
+    /// Tokens that the KV cache holds: the context, or more where several sequences share it, in whole pages.
+    pub kv_tokens: u64,
     /// Tokens of a prefill chunk.
     pub chunk_tokens: u32,
     /// Whether every record has a slot, so that the disk is read only at the start.
@@ -375,6 +386,7 @@ fn divide(input: &PlanInput, context: u32, chunk_tokens: u32, slot_count: u64) -
         record_bytes: input.record_bytes_max(),
         records_total: input.records_total(),
         context,
+        kv_tokens: input.kv_tokens_at(context),
         chunk_tokens,
         everything_resident: slot_count == input.records_total(),
         notes: Vec::new(),
@@ -402,7 +414,7 @@ fn smallest_parts(input: &PlanInput) -> Vec<(String, Bytes)> {
     vec![
         (Purpose::Fixed.name().to_owned(), input.fixed),
         (Purpose::Dense.name().to_owned(), input.dense),
-        (format!("{} (context {context})", Purpose::KvCache), input.kv_at(context)),
+        (kv_part(input, context), input.kv_at(context)),
         (format!("{} (chunk {chunk_tokens})", Purpose::Scratch), input.scratch_at(chunk_tokens)),
         (Purpose::ReadRing.name().to_owned(), input.read_ring),
         (
@@ -410,6 +422,13 @@ fn smallest_parts(input: &PlanInput) -> Vec<(String, Bytes)> {
             input.slots_at(slot_count),
         ),
     ]
+}
+
+/// What the KV cache is called in a refusal.
+fn kv_part(input: &PlanInput, context: u32) -> String {
+    let tokens = input.kv_tokens_at(context);
+    let room = if tokens == u64::from(context) { String::new() } else { format!(", room for {tokens}") };
+    format!("{} (context {context}{room})", Purpose::KvCache)
 }
 
 fn smallest_context(input: &PlanInput) -> u32 {

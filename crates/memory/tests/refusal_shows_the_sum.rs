@@ -12,6 +12,8 @@ fn mixtral_like() -> PlanInput {
         dense: Bytes::from_mib(610),
         kv_fixed: Bytes::ZERO,
         kv_per_token: Bytes::from_kib(48),
+        kv_tokens_minimum: 0,
+        kv_page_tokens: 1,
         kv_windows: Vec::new(),
         context: 4096,
         context_explicit: true,

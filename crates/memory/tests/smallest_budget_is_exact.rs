@@ -17,6 +17,7 @@ prop_compose! {
         records in prop::collection::vec((0_u64..1 << 25, 0_u64..600), 0..4),
         records_minimum in 0_u64..100,
         cold_fraction in prop::option::of(0.0..=1.0),
+        kv_tokens in (0_u32..20_000, prop::sample::select(vec![0_u32, 1, 64])),
         page_bytes in prop::sample::select(vec![4096_u64, 16384]),
     ) -> PlanInput {
         PlanInput {
@@ -26,6 +27,8 @@ prop_compose! {
             dense: Bytes(dense),
             kv_fixed: Bytes(kv.0),
             kv_per_token: Bytes(kv.1),
+            kv_tokens_minimum: kv_tokens.0,
+            kv_page_tokens: kv_tokens.1,
             kv_windows: vec![KvWindow { bytes_per_token: Bytes(kv.2), tokens_max: kv.3 }],
             context: context.0,
             context_explicit: context.1,
@@ -84,6 +87,7 @@ proptest! {
         prop_assert!(!input.context_explicit || plan.context == input.context);
         prop_assert!(plan.context >= input.context.min(input.context_minimum));
         prop_assert!(plan.chunk_tokens >= input.chunk_tokens_wanted.min(input.chunk_tokens_minimum));
+        prop_assert!(plan.kv_tokens >= u64::from(plan.context.max(input.kv_tokens_minimum)));
         prop_assert!(plan.context <= input.context && plan.chunk_tokens <= input.chunk_tokens_wanted);
     }
 

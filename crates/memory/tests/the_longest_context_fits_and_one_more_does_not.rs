@@ -14,6 +14,8 @@ fn input(budget: u64) -> PlanInput {
         dense: Bytes(50 << 20),
         kv_fixed: Bytes::ZERO,
         kv_per_token: Bytes(48 << 10),
+        kv_tokens_minimum: 0,
+        kv_page_tokens: 64,
         kv_windows: Vec::new(),
         context: 8192,
         context_explicit: false,

@@ -24,7 +24,7 @@ fn follow_memory(engine: &mut ForwardEngine<'_, '_>) {
 }
 
 impl Model {
-    /// Adds the attention of `layer` to the residual stream of the rows of a block and fills the caches.
+    /// Adds the attention of `layer` to the residual stream of the rows of a block and fills the KV cache.
     pub(crate) fn attend(
         &self,
         engine: &mut ForwardEngine<'_, '_>,
@@ -142,7 +142,7 @@ impl Model {
         for segment in segments {
             let segment_end = segment_start + segment.tokens.len();
             let part = block.start.max(segment_start)..block.end.min(segment_end);
-            let first_position = segment.cache.len() + part.start.saturating_sub(segment_start);
+            let first_position = segment.sequence.len() + part.start.saturating_sub(segment_start);
             segment_start = segment_end;
             if part.is_empty() {
                 continue;
@@ -151,7 +151,8 @@ impl Model {
             let kv = rows.start * kv_width..rows.end * kv_width;
             let keys = &key.as_slice_of::<f32>()[kv.clone()];
             let values = &value.as_slice_of::<f32>()[kv];
-            segment.cache.write(engine.team, engine.kernels, layer, first_position, keys, values);
+            let sequence = &*segment.sequence;
+            engine.pool.write(engine.team, engine.kernels, layer, sequence, first_position, keys, values);
             // A row's result does not depend on the rows beside it.
             let at_once =
                 (WORK_AT_ONCE / ((first_position + rows.len()) * query_width)).max(ROWS_AT_ONCE_MIN);
@@ -171,7 +172,7 @@ impl Model {
                         shape: spec.shape,
                         query: &query.as_slice_of::<f32>()[queries.clone()],
                         first_position,
-                        cache: segment.cache.rows(layer, first_position + (end - first)),
+                        cache: engine.pool.rows(layer, sequence),
                         window: None,
                         sinks: None,
                         scale: spec.scale,

@@ -4,6 +4,19 @@ use coldpress_experts::ExpertError;
 use coldpress_formats::FormatError;
 use coldpress_memory::MemoryError;
 
+/// Too few pages of the KV cache are free; nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the KV cache has {free} free pages of 64 positions and {needed} are needed: end other conversations or load with more \
+     positions"
+)]
+pub struct PoolFull {
+    /// Pages needed.
+    pub needed: usize,
+    /// Pages free.
+    pub free: usize,
+}
+
 /// Errors of this crate, by what the caller can do about them.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -50,6 +63,9 @@ pub enum ModelError {
         /// Positions the cache has.
         context: usize,
     },
+    /// The pool of the KV cache has too few free pages.
+    #[error(transparent)]
+    PoolFull(#[from] PoolFull),
     /// A token id outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {vocabulary} entries")]
     UnknownToken {

@@ -13,7 +13,7 @@ use coldpress_kernels::{Kernels, MatmulJob, matmul, unpack_row, vector};
 use coldpress_workers::Team;
 
 use crate::error::ModelError;
-use crate::kv::KvCache;
+use crate::kv::{KvPool, Sequence};
 use crate::route::Routing;
 use crate::scratch::{BLOCK_ROWS, Scratch, rows_per_part};
 use crate::spec::{FeedForwardSpec, ModelSpec};
@@ -31,12 +31,13 @@ pub enum LogitsWanted {
     All,
 }
 
-/// Consecutive tokens of one sequence, appended to its cache.
+/// Consecutive tokens of one sequence, appended to it.
 pub struct Segment<'a> {
     /// The tokens.
     pub tokens: &'a [u32],
-    /// The sequence's keys and values; its length is the position of the first token.
-    pub cache: &'a mut KvCache,
+    /// Where the sequence's keys and values are; its length is the position of the first token. It was extended by the
+    /// tokens ([`KvPool::extend`]); segments may have pages before that in common.
+    pub sequence: &'a mut Sequence,
     /// Positions to compute logits for.
     pub logits: LogitsWanted,
 }
@@ -58,6 +59,8 @@ pub struct ForwardEngine<'a, 'team> {
     pub kernels: Kernels,
     /// The routed experts; `None` for dense models.
     pub experts: Option<&'a mut ExpertStore>,
+    /// Keys and values of all sequences.
+    pub pool: &'a mut KvPool,
     /// Working memory, large enough for the rows of the call.
     pub scratch: &'a mut Scratch,
     /// Counts where the time goes; what passed before the call is given to [`Phase::Host`].
@@ -100,14 +103,14 @@ impl Model {
         &self.spec
     }
 
-    /// Runs the segments through the model and appends them to their caches.
+    /// Runs the segments through the model and appends them to their sequences.
     ///
     /// # Errors
     /// A token outside the vocabulary, a full context, a failed expert read, a stop asked for by the observer, values
-    /// that are not finite. After an error no cache has changed its length.
+    /// that are not finite. After an error no sequence has changed its length.
     ///
     /// # Panics
-    /// More rows than the scratch was made for.
+    /// More rows than the scratch was made for; a sequence that was not extended by its tokens.
     pub fn forward(
         &mut self,
         engine: &mut ForwardEngine<'_, '_>,
@@ -120,7 +123,7 @@ impl Model {
             "{rows} rows in a scratch of {}",
             engine.scratch.shape.rows
         );
-        self.check(segments)?;
+        self.check(engine.pool, segments)?;
         if let Some(store) = engine.experts.as_deref_mut() {
             store.begin_pass(rows);
         }
@@ -135,7 +138,7 @@ impl Model {
         }
         self.head(engine, segments, observer)?;
         for segment in segments {
-            segment.cache.commit(segment.tokens.len());
+            segment.sequence.commit(segment.tokens.len());
         }
         Ok(())
     }
@@ -174,10 +177,10 @@ impl Model {
         }
     }
 
-    fn check(&self, segments: &[Segment<'_>]) -> Result<(), ModelError> {
+    fn check(&self, pool: &KvPool, segments: &[Segment<'_>]) -> Result<(), ModelError> {
         for segment in segments {
-            let asked = segment.cache.len() + segment.tokens.len();
-            let context = segment.cache.context();
+            let asked = segment.sequence.len() + segment.tokens.len();
+            let context = segment.sequence.context();
             if asked > context {
                 return Err(ModelError::ContextFull { asked, context });
             }
@@ -185,6 +188,11 @@ impl Model {
             if let Some(&id) = segment.tokens.iter().find(|&&id| id as usize >= vocabulary) {
                 return Err(ModelError::UnknownToken { id, vocabulary });
             }
+            assert!(
+                pool.is_extended(segment.sequence, segment.tokens.len()),
+                "a sequence was not extended by its {} tokens",
+                segment.tokens.len()
+            );
         }
         Ok(())
     }
@@ -217,7 +225,7 @@ impl Model {
         for segment in segments {
             let rows = first_row * half..(first_row + segment.tokens.len()) * half;
             let (cosines, sines) = (&mut cosines[rows.clone()], &mut sines[rows]);
-            vector::rope_table(&self.inverse_frequencies, 1.0, segment.cache.len(), cosines, sines);
+            vector::rope_table(&self.inverse_frequencies, 1.0, segment.sequence.len(), cosines, sines);
             first_row += segment.tokens.len();
         }
     }

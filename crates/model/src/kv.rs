@@ -1,16 +1,19 @@
-//! The KV cache: keys and values of every layer for one sequence, in one buffer that the ledger knows.
+//! The KV cache: a pool of pages that sequences share, in one buffer that the ledger knows.
 //!
-//! Layout: per layer all keys `[context, kv_heads * head_dim]`, then all values, so that attention reads one dense
-//! slice. Rows past [`KvCache::len`] are scratch: a forward pass writes them and commits them only when it succeeded.
-//! Refuses: growing, shifting, quantising.
+//! A page holds keys and values of all layers for [`PAGE_POSITIONS`] positions: per layer all keys
+//! `[PAGE_POSITIONS, kv_heads * head_dim]`, then all values. A [`Sequence`] is a table of pages and a length; sequences with a
+//! common beginning have pages in common, which are counted. A page with more than one owner is never written: whoever
+//! appends to one gets a copy first ([`KvPool::extend`]). Rows past a sequence's length are scratch: a forward pass writes them
+//! and commits them only when it succeeded.
+//! Refuses: growing, shifting, quantising, deciding who gives way when the pool is full.
 
-use coldpress_kernels::attention::KvRows;
+use coldpress_kernels::attention::{KvElements, KvRows, PAGE_POSITIONS};
 use coldpress_kernels::{Kernels, vector};
 use coldpress_memory::{Buffer, Bytes, Ledger, Purpose};
 use coldpress_workers::Team;
 use half::f16;
 
-use crate::error::ModelError;
+use crate::error::{ModelError, PoolFull};
 use crate::spec::ModelSpec;
 
 /// How keys and values are stored.
@@ -44,22 +47,6 @@ impl KvType {
     }
 }
 
-/// Keys and values of one sequence.
-pub struct KvCache {
-    buffer: Buffer,
-    kv_type: KvType,
-    context: usize,
-    length: usize,
-    /// Elements of one position per layer, and where the layer's keys start, in elements.
-    layers: Vec<LayerPlace>,
-}
-
-#[derive(Clone, Copy)]
-struct LayerPlace {
-    row: usize,
-    start: usize,
-}
-
 /// Bytes that one position takes over all layers.
 pub fn kv_bytes_per_token(spec: &ModelSpec, kv_type: KvType) -> usize {
     2 * kv_rows(spec).sum::<usize>() * kv_type.element_bytes()
@@ -69,28 +56,20 @@ fn kv_rows(spec: &ModelSpec) -> impl Iterator<Item = usize> {
     spec.layers.iter().map(|layer| layer.attention.shape.kv_row_len())
 }
 
-impl KvCache {
-    /// Reserves and allocates `context` positions.
-    ///
-    /// # Errors
-    /// The ledger has no room.
-    pub fn new(
-        ledger: &Ledger,
-        spec: &ModelSpec,
-        kv_type: KvType,
-        context: usize,
-    ) -> Result<Self, ModelError> {
-        let bytes = kv_bytes_per_token(spec, kv_type) * context;
-        let buffer = Buffer::new(ledger, Purpose::KvCache, Bytes(bytes as u64))?;
-        let mut start = 0;
-        let layers = kv_rows(spec)
-            .map(|row| {
-                let place = LayerPlace { row, start };
-                start += 2 * row * context;
-                place
-            })
-            .collect();
-        Ok(Self { buffer, kv_type, context, length: 0, layers })
+/// Where the positions of one sequence lie in a pool, and how many are filled. It belongs to the pool whose pages it has
+/// and must be given back to it ([`KvPool::release`]): dropping it leaves its pages taken.
+#[derive(Debug)]
+#[must_use = "its pages stay taken until it is released"]
+pub struct Sequence {
+    pages: Vec<u32>,
+    length: usize,
+    context: usize,
+}
+
+impl Sequence {
+    /// An empty sequence. Its page table never grows on the heap within `context` positions.
+    pub fn new(context: usize) -> Self {
+        Self { pages: Vec::with_capacity(context.div_ceil(PAGE_POSITIONS)), length: 0, context }
     }
 
     /// Positions filled.
@@ -103,64 +82,301 @@ impl KvCache {
         self.length == 0
     }
 
-    /// Positions the cache can hold.
+    /// Positions that the sequence may have.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Forgets all positions from `length` on.
-    pub fn truncate(&mut self, length: usize) {
-        self.length = self.length.min(length);
+    /// The page table: page `i` has the positions from `i * PAGE_POSITIONS` on. Pages may reach beyond the length.
+    pub fn pages(&self) -> &[u32] {
+        &self.pages
     }
 
     /// Makes `count` more written positions part of the sequence.
     pub(crate) fn commit(&mut self, count: usize) {
-        assert!(self.length + count <= self.context, "commit within the context");
+        assert!(self.length + count <= self.pages.len() * PAGE_POSITIONS, "commit within the pages");
         self.length += count;
     }
+}
 
-    /// Stores `keys` and `values` (rows of the layer's width) at positions from `position` on, which is not below
-    /// [`Self::len`].
+/// Pages of keys and values, and who has them.
+pub struct KvPool {
+    buffer: Buffer,
+    kv_type: KvType,
+    /// Elements of one page.
+    page_elements: usize,
+    layers: Vec<LayerPlace>,
+    /// Owners of each page; 0 is a free page.
+    owners: Vec<u32>,
+    /// The pages that are free; the next one to be taken is the last.
+    free: Vec<u32>,
+}
+
+/// Where a layer is in each page, in elements.
+#[derive(Clone, Copy)]
+struct LayerPlace {
+    /// Elements of one position's keys.
+    row: usize,
+    keys: usize,
+    values: usize,
+}
+
+impl KvPool {
+    /// Reserves and allocates `pages` pages.
+    ///
+    /// # Errors
+    /// The ledger has no room.
+    pub fn new(ledger: &Ledger, spec: &ModelSpec, kv_type: KvType, pages: usize) -> Result<Self, ModelError> {
+        Self::with_rows(ledger, kv_rows(spec), kv_type, pages)
+    }
+
+    /// As [`KvPool::new`], from the elements of one position's keys in each layer.
+    fn with_rows(
+        ledger: &Ledger,
+        rows: impl Iterator<Item = usize>,
+        kv_type: KvType,
+        pages: usize,
+    ) -> Result<Self, ModelError> {
+        let mut page_elements = 0;
+        let layers = rows
+            .map(|row| {
+                let keys = page_elements;
+                page_elements += 2 * PAGE_POSITIONS * row;
+                LayerPlace { row, keys, values: keys + PAGE_POSITIONS * row }
+            })
+            .collect();
+        let bytes = (page_elements * kv_type.element_bytes()) as u64 * pages as u64;
+        let buffer = Buffer::new(ledger, Purpose::KvCache, Bytes(bytes))?;
+        let free = (0..pages as u32).rev().collect();
+        Ok(Self { buffer, kv_type, page_elements, layers, owners: vec![0; pages], free })
+    }
+
+    /// All pages.
+    pub fn pages(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// Pages that nobody has.
+    pub fn pages_free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Bytes of one page.
+    pub fn page_bytes(&self) -> usize {
+        self.page_elements * self.kv_type.element_bytes()
+    }
+
+    /// Owners of a page; 0 for a free one.
+    pub fn owners(&self, page: u32) -> usize {
+        self.owners[page as usize] as usize
+    }
+
+    /// Takes what `sequence` needs to get `positions` more, so that a forward pass can append them: pages for them, and a copy of
+    /// a last page that others have too. What it has already counts. Allocates nothing within the sequence's context.
+    ///
+    /// # Errors
+    /// Too few pages are free; then nothing has changed.
+    pub fn extend(&mut self, sequence: &mut Sequence, positions: usize) -> Result<(), PoolFull> {
+        if positions == 0 {
+            return Ok(());
+        }
+        let first = sequence.length / PAGE_POSITIONS;
+        let end = (sequence.length + positions).div_ceil(PAGE_POSITIONS);
+        let there = sequence.pages.len().min(end);
+        let shared = sequence.pages[first..there].iter().filter(|&&page| self.owners(page) > 1).count();
+        let needed = shared + end - there;
+        if needed > self.free.len() {
+            return Err(PoolFull { needed, free: self.free.len() });
+        }
+        for index in first..there {
+            let page = sequence.pages[index];
+            if self.owners(page) > 1 {
+                let own = self.take()?;
+                self.copy_rows(page, own, sequence.length.saturating_sub(index * PAGE_POSITIONS));
+                self.release_page(page);
+                sequence.pages[index] = own;
+            }
+        }
+        while sequence.pages.len() < end {
+            let own = self.take()?;
+            sequence.pages.push(own);
+        }
+        Ok(())
+    }
+
+    /// Whether a forward pass may append `positions`: [`KvPool::extend`] was called for them.
+    pub(crate) fn is_extended(&self, sequence: &Sequence, positions: usize) -> bool {
+        let end = (sequence.length + positions).div_ceil(PAGE_POSITIONS);
+        positions == 0
+            || sequence
+                .pages
+                .get(sequence.length / PAGE_POSITIONS..end)
+                .is_some_and(|written| written.iter().all(|&page| self.owners(page) == 1))
+    }
+
+    /// A sequence with the first `length` positions of another one, all of them if it has fewer: whole pages are shared, the rows of
+    /// a partial last page are copied.
+    ///
+    /// # Errors
+    /// The copy needs a page and none is free; then nothing has changed.
+    pub fn fork(&mut self, sequence: &Sequence, length: usize) -> Result<Sequence, PoolFull> {
+        let length = length.min(sequence.length);
+        let (whole, rest) = (length / PAGE_POSITIONS, length % PAGE_POSITIONS);
+        let copy = if rest == 0 { None } else { Some(self.take()?) };
+        let mut fork = self.sequence_of(&sequence.pages[..whole], sequence.context);
+        if let Some(copy) = copy {
+            self.copy_rows(sequence.pages[whole], copy, rest);
+            fork.pages.push(copy);
+            fork.length = length;
+        }
+        Ok(fork)
+    }
+
+    /// A sequence that begins with whole filled pages, of which it becomes one more owner.
+    ///
+    /// # Panics
+    /// A page is free.
+    pub fn sequence_of(&mut self, pages: &[u32], context: usize) -> Sequence {
+        let mut sequence = Sequence::new(context.max(pages.len() * PAGE_POSITIONS));
+        sequence.context = context;
+        for &page in pages {
+            self.retain(page);
+            sequence.pages.push(page);
+        }
+        sequence.length = pages.len() * PAGE_POSITIONS;
+        sequence
+    }
+
+    /// Forgets all positions from `length` on and gives back every page that has none of those before it.
+    pub fn truncate(&mut self, sequence: &mut Sequence, length: usize) {
+        sequence.length = sequence.length.min(length);
+        while sequence.pages.len() > sequence.length.div_ceil(PAGE_POSITIONS) {
+            if let Some(page) = sequence.pages.pop() {
+                self.release_page(page);
+            }
+        }
+    }
+
+    /// Gives back all pages of a sequence.
+    pub fn release(&mut self, sequence: Sequence) {
+        for page in sequence.pages {
+            self.release_page(page);
+        }
+    }
+
+    /// Takes one free page. What it holds is whatever was in it.
+    ///
+    /// # Errors
+    /// None is free.
+    pub fn take(&mut self) -> Result<u32, PoolFull> {
+        let page = self.free.pop().ok_or(PoolFull { needed: 1, free: 0 })?;
+        self.owners[page as usize] = 1;
+        Ok(page)
+    }
+
+    /// Adds an owner to a page.
+    ///
+    /// # Panics
+    /// The page is free.
+    pub fn retain(&mut self, page: u32) {
+        let owners = &mut self.owners[page as usize];
+        assert!(*owners > 0, "page {page} is free and cannot be shared");
+        *owners += 1;
+    }
+
+    /// Takes an owner from a page; without one it is free.
+    ///
+    /// # Panics
+    /// The page is free already.
+    pub fn release_page(&mut self, page: u32) {
+        let owners = &mut self.owners[page as usize];
+        assert!(*owners > 0, "page {page} was given back before");
+        *owners -= 1;
+        if *owners == 0 {
+            self.free.push(page);
+        }
+    }
+
+    /// The bytes of a page, [`KvPool::page_bytes`] of them.
+    pub fn page(&self, page: u32) -> &[u8] {
+        let bytes = self.page_bytes();
+        &self.buffer.as_bytes()[page as usize * bytes..][..bytes]
+    }
+
+    /// The bytes of a page, to fill it.
+    ///
+    /// # Panics
+    /// It has not exactly one owner.
+    pub fn page_mut(&mut self, page: u32) -> &mut [u8] {
+        assert_eq!(self.owners(page), 1, "page {page} can be written by its only owner");
+        let bytes = self.page_bytes();
+        &mut self.buffer.as_bytes_mut()[page as usize * bytes..][..bytes]
+    }
+
+    /// Copies the first `rows` positions of all layers, at most a page of them.
+    fn copy_rows(&mut self, from: u32, to: u32, rows: usize) {
+        let (element, page) = (self.kv_type.element_bytes(), self.page_bytes());
+        let (from, to) = (from as usize * page, to as usize * page);
+        let all = self.buffer.as_bytes_mut();
+        for place in &self.layers {
+            let bytes = rows.min(PAGE_POSITIONS) * place.row * element;
+            for start in [place.keys * element, place.values * element] {
+                all.copy_within(from + start..from + start + bytes, to + start);
+            }
+        }
+    }
+
+    /// Stores `keys` and `values` (rows of the layer's width) at positions from `position` on, which is not below the
+    /// sequence's length. The sequence was extended for them.
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn write(
         &mut self,
         team: &Team<'_>,
         kernels: Kernels,
         layer: usize,
+        sequence: &Sequence,
         position: usize,
         keys: &[f32],
         values: &[f32],
     ) {
-        let LayerPlace { row, start } = self.layers[layer];
-        let keys_at = start + position * row;
-        let values_at = keys_at + self.context * row;
-        match self.kv_type {
-            KvType::F32 => {
-                let all = self.buffer.as_mut_slice_of::<f32>();
-                all[keys_at..keys_at + keys.len()].copy_from_slice(keys);
-                all[values_at..values_at + values.len()].copy_from_slice(values);
+        let LayerPlace { row, keys: keys_at, values: values_at } = self.layers[layer];
+        let end = position + keys.len() / row;
+        let mut first = position;
+        while first < end {
+            let index = first / PAGE_POSITIONS;
+            let next = end.min((index + 1) * PAGE_POSITIONS);
+            let page = sequence.pages[index] as usize * self.page_elements;
+            let source = (first - position) * row..(next - position) * row;
+            let from = page + first % PAGE_POSITIONS * row;
+            for (rows, at) in [(&keys[source.clone()], keys_at), (&values[source.clone()], values_at)] {
+                let place = from + at..from + at + rows.len();
+                match self.kv_type {
+                    KvType::F32 => self.buffer.as_mut_slice_of::<f32>()[place].copy_from_slice(rows),
+                    KvType::F16 => {
+                        let place = &mut self.buffer.as_mut_slice_of::<f16>()[place];
+                        vector::convert_to_f16(team, kernels, rows, place);
+                    }
+                }
             }
-            KvType::F16 => {
-                let all = self.buffer.as_mut_slice_of::<f16>();
-                vector::convert_to_f16(team, kernels, keys, &mut all[keys_at..keys_at + keys.len()]);
-                vector::convert_to_f16(team, kernels, values, &mut all[values_at..values_at + values.len()]);
-            }
+            first = next;
         }
     }
 
-    /// Keys and values of the first `positions` positions of a layer.
-    pub(crate) fn rows(&self, layer: usize, positions: usize) -> KvRows<'_> {
-        let LayerPlace { row, start } = self.layers[layer];
-        let keys = start..start + positions * row;
-        let values = keys.start + self.context * row..keys.end + self.context * row;
-        match self.kv_type {
-            KvType::F32 => {
-                let all = self.buffer.as_slice_of::<f32>();
-                KvRows::F32 { keys: &all[keys], values: &all[values] }
-            }
-            KvType::F16 => {
-                let all = self.buffer.as_slice_of::<f16>();
-                KvRows::F16 { keys: &all[keys], values: &all[values] }
-            }
+    /// Keys and values of a layer where `sequence` has them.
+    pub(crate) fn rows<'a>(&'a self, layer: usize, sequence: &'a Sequence) -> KvRows<'a> {
+        let LayerPlace { keys, values, .. } = self.layers[layer];
+        KvRows {
+            pool: match self.kv_type {
+                KvType::F32 => KvElements::F32(self.buffer.as_slice_of::<f32>()),
+                KvType::F16 => KvElements::F16(self.buffer.as_slice_of::<f16>()),
+            },
+            pages: &sequence.pages,
+            page_elements: self.page_elements,
+            keys_offset: keys,
+            values_offset: values,
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

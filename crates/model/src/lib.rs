@@ -20,10 +20,11 @@ mod spec;
 mod times;
 mod weights;
 
-pub use error::ModelError;
+pub use coldpress_kernels::attention::PAGE_POSITIONS;
+pub use error::{ModelError, PoolFull};
 pub use families::{describe, family_names};
 pub use forward::{ForwardEngine, ForwardObserver, LogitsWanted, Model, Segment};
-pub use kv::{KvCache, KvType, kv_bytes_per_token};
+pub use kv::{KvPool, KvType, Sequence, kv_bytes_per_token};
 pub use scratch::{BLOCK_ROWS, Scratch, ScratchCost, ScratchShape, scratch_cost};
 pub use spec::*;
 pub use times::{Phase, PhaseClock, PhaseRecord, PhaseStretch, PhaseTimes};

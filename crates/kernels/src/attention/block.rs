@@ -38,6 +38,8 @@ impl CacheElement for f32 {
 pub(super) struct HeadRows<'a, E> {
     /// From the head's first element of the block's first position on.
     pub(super) elements: &'a [E],
+    /// The same of the block that is visited next.
+    pub(super) next: &'a [E],
     /// Elements from one position to the next.
     pub(super) stride: usize,
     pub(super) head_dim: usize,
@@ -64,13 +66,13 @@ impl<'a, E: CacheElement> HeadRows<'a, E> {
         E::widen(s, &padded(&self.elements[row + self.full_steps() * LANES..row + self.head_dim]))
     }
 
-    /// Asks for elements `LANES * step ..` of the row one block further on, if they begin a cache line. Rows
-    /// lie a stride apart, which hardware does not foresee across pages.
+    /// Asks for elements `LANES * step ..` of the same row of the next block, if they begin a cache line. Rows
+    /// lie a stride apart, which hardware does not foresee across pages of memory.
     #[inline(always)]
     fn prefetch_next_block<S: Simd>(&self, s: S, key: usize, step: usize) {
         if (step * LANES * size_of::<E>()).is_multiple_of(64) {
-            let offset = (key + BLOCK_KEYS) * self.stride + step * LANES;
-            s.prefetch(self.elements.as_ptr().wrapping_add(offset));
+            let offset = key * self.stride + step * LANES;
+            s.prefetch(self.next.as_ptr().wrapping_add(offset));
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Causal grouped-query attention over a KV cache.
+//! Causal grouped-query attention over a KV cache in pages.
 //!
 //! Owns the product of queries, cached keys and cached values. Keys are visited in position order, in blocks
-//! of 64 and spans of 512 at fixed positions, with an online softmax (FlashAttention-2, Dao 2023,
+//! of 64 (a page each) and spans of 512 at fixed positions, with an online softmax (FlashAttention-2, Dao 2023,
 //! arXiv:2307.08691); spans are merged in order. So the result of a query is a function of that query and of
-//! the keys it sees, bit for bit: it does not depend on the rows beside it, on the threads or on the
-//! instruction set. Refuses to allocate: the caller brings scratch memory of [`AttentionShape::scratch_len`].
+//! the keys it sees, bit for bit: it does not depend on the rows beside it, on where pages lie, on the threads
+//! or on the instruction set. Refuses to allocate: the caller brings scratch memory of
+//! [`AttentionShape::scratch_len`].
 //! `schedule.rs` deals the work to threads, `span.rs` is the definition of the result.
 
 mod block;
@@ -18,37 +19,60 @@ use half::f16;
 
 use crate::Kernels;
 
-/// Keys of a block: scores of one block are in memory at a time.
-const BLOCK_KEYS: usize = 64;
+/// Positions of a page of the cache.
+pub const PAGE_POSITIONS: usize = 64;
+/// Keys of a block: scores of one block are in memory at a time. A page is a block, so that keys and values of a
+/// block lie together wherever the page is.
+const BLOCK_KEYS: usize = PAGE_POSITIONS;
 /// Keys of a span: the unit that may run on a thread of its own.
 const SPAN_KEYS: usize = 8 * BLOCK_KEYS;
 
-/// The cached keys and values, each `[positions, kv_heads * head_dim]`, position 0 first.
+/// The elements of a pool of pages.
 #[derive(Clone, Copy, Debug)]
-pub enum KvRows<'a> {
+pub enum KvElements<'a> {
     /// Half precision.
-    F16 {
-        /// Keys.
-        keys: &'a [f16],
-        /// Values.
-        values: &'a [f16],
-    },
+    F16(&'a [f16]),
     /// Single precision.
-    F32 {
-        /// Keys.
-        keys: &'a [f32],
-        /// Values.
-        values: &'a [f32],
-    },
+    F32(&'a [f32]),
+}
+
+impl KvElements<'_> {
+    fn len(&self) -> usize {
+        match self {
+            KvElements::F16(elements) => elements.len(),
+            KvElements::F32(elements) => elements.len(),
+        }
+    }
+}
+
+/// The cached keys and values of one layer of one sequence, in pages of [`PAGE_POSITIONS`] positions anywhere in a
+/// pool.
+#[derive(Clone, Copy, Debug)]
+pub struct KvRows<'a> {
+    /// Pages of `page_elements` elements, one after the other.
+    pub pool: KvElements<'a>,
+    /// Where the sequence lies: positions `64 * i .. 64 * (i + 1)` are in page `pages[i]`.
+    pub pages: &'a [u32],
+    /// Elements of a page, all layers.
+    pub page_elements: usize,
+    /// Element of a page where the layer's keys begin, `[PAGE_POSITIONS, kv_heads * head_dim]`.
+    pub keys_offset: usize,
+    /// Element of a page where the layer's values begin, of the same shape.
+    pub values_offset: usize,
 }
 
 impl KvRows<'_> {
-    /// Elements of the shorter of the two.
-    fn len(&self) -> usize {
-        match self {
-            KvRows::F16 { keys, values } => keys.len().min(values.len()),
-            KvRows::F32 { keys, values } => keys.len().min(values.len()),
-        }
+    /// Positions that the page table covers.
+    fn positions(&self) -> usize {
+        self.pages.len() * PAGE_POSITIONS
+    }
+
+    /// Whether all pages are in the pool and hold rows of `row` elements.
+    fn fits(&self, row: usize) -> bool {
+        let last_offset = self.keys_offset.max(self.values_offset);
+        let pages = self.pool.len() / self.page_elements.max(1);
+        last_offset + PAGE_POSITIONS * row <= self.page_elements
+            && self.pages.iter().all(|&page| (page as usize) < pages)
     }
 }
 
@@ -96,7 +120,7 @@ pub struct Attention<'a> {
     pub query: &'a [f32],
     /// Position of the first query row; row `r` sees positions up to `first_position + r`.
     pub first_position: usize,
-    /// At least `first_position + rows` positions; later ones are not read.
+    /// Pages for at least `first_position + rows` positions; later ones are not read.
     pub cache: KvRows<'a>,
     /// Factor of the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
@@ -131,10 +155,11 @@ pub fn attention(team: &Team<'_>, kernels: Kernels, attention: Attention<'_>) {
     let rows = query.len() / shape.query_row_len();
     let positions = first_position.checked_add(rows).expect("positions fit usize");
     assert!(
-        cache.len() / shape.kv_row_len() >= positions,
-        "{} cached elements are fewer than {positions} positions of {shape:?}",
-        cache.len()
+        cache.positions() >= positions,
+        "{} pages are fewer than {positions} positions need",
+        cache.pages.len()
     );
+    assert!(cache.fits(shape.kv_row_len()), "a page lies outside the pool or is too small for {shape:?}");
     let needed = shape.scratch_len(rows, team.threads());
     assert!(scratch.len() >= needed, "attention scratch of {} where {needed} are needed", scratch.len());
     let problem = span::Problem { shape, query, first_position, cache, scale, window, sinks };

@@ -11,7 +11,7 @@ use half::f16;
 use super::block::{CacheElement, HeadRows, KeyRow, pack_keys, pack_values};
 use super::state::{State, exp_of};
 use super::tile::{Scores, score_tile, value_tile};
-use super::{AttentionShape, BLOCK_KEYS, KvRows, SPAN_KEYS};
+use super::{AttentionShape, BLOCK_KEYS, KvElements, KvRows, SPAN_KEYS};
 use crate::Kernels;
 use crate::vector::dispatch::instantiate;
 use crate::vector::exponential;
@@ -306,12 +306,34 @@ fn attend_block<S: Simd, const Q: usize, const K: usize, const V: usize>(
     }
 }
 
+/// Keys and values of one head in one block.
+#[inline(always)]
+fn head_rows<'a, E>(
+    problem: &Problem<'_>,
+    pool: &'a [E],
+    kv_head: usize,
+    block: usize,
+) -> (HeadRows<'a, E>, HeadRows<'a, E>) {
+    let KvRows { pages, page_elements, keys_offset, values_offset, .. } = problem.cache;
+    let AttentionShape { head_dim, .. } = problem.shape;
+    let head = kv_head * head_dim;
+    let page = pages[block] as usize * page_elements;
+    let next = pages[(block + 1).min(pages.len() - 1)] as usize * page_elements;
+    let rows = |offset: usize| HeadRows {
+        elements: &pool[page + offset + head..],
+        next: &pool[next + offset + head..],
+        stride: problem.shape.kv_row_len(),
+        head_dim,
+    };
+    (rows(keys_offset), rows(values_offset))
+}
+
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 fn attend<S: Simd, E: CacheElement, const Q: usize, const K: usize, const V: usize>(
     s: S,
     problem: &Problem<'_>,
-    (keys, values): (&[E], &[E]),
+    pool: &[E],
     unit: &Unit,
     span: usize,
     work: &mut [f32],
@@ -325,7 +347,6 @@ fn attend<S: Simd, E: CacheElement, const Q: usize, const K: usize, const V: usi
     state.clear();
     let begin = problem.visible(unit.first_row).start.max(span * SPAN_KEYS);
     let end = problem.visible(unit.end_row - 1).end.min((span + 1) * SPAN_KEYS);
-    let stride = problem.shape.kv_row_len();
     let mut position = begin / BLOCK_KEYS * BLOCK_KEYS;
     while position < end {
         let count = (end - position).min(BLOCK_KEYS);
@@ -334,9 +355,9 @@ fn attend<S: Simd, E: CacheElement, const Q: usize, const K: usize, const V: usi
         while end_row > first_row && problem.visible(end_row - 1).start >= position + count {
             end_row -= 1;
         }
-        let offset = position * stride + unit.kv_head * head_dim;
-        pack_keys(s, HeadRows { elements: &keys[offset..], stride, head_dim }, count, work.keys);
-        pack_values(s, HeadRows { elements: &values[offset..], stride, head_dim }, count, work.values);
+        let (keys, values) = head_rows(problem, pool, unit.kv_head, position / BLOCK_KEYS);
+        pack_keys(s, keys, count, work.keys);
+        pack_values(s, values, count, work.values);
         let first_vector = (first_row - unit.first_row) * group;
         let end_vector = (end_row - unit.first_row) * group;
         let step = Step { problem, unit, position, count, first_vector, end_vector };
@@ -349,32 +370,32 @@ fn attend<S: Simd, E: CacheElement, const Q: usize, const K: usize, const V: usi
 fn attend_f16<S: Simd, const Q: usize, const K: usize, const V: usize>(
     s: S,
     problem: &Problem<'_>,
-    cache: (&[f16], &[f16]),
+    pool: &[f16],
     unit: &Unit,
     span: usize,
     work: &mut [f32],
     state: &mut [f32],
 ) {
-    attend::<S, f16, Q, K, V>(s, problem, cache, unit, span, work, state);
+    attend::<S, f16, Q, K, V>(s, problem, pool, unit, span, work, state);
 }
 
 #[inline(always)]
 fn attend_f32<S: Simd, const Q: usize, const K: usize, const V: usize>(
     s: S,
     problem: &Problem<'_>,
-    cache: (&[f32], &[f32]),
+    pool: &[f32],
     unit: &Unit,
     span: usize,
     work: &mut [f32],
     state: &mut [f32],
 ) {
-    attend::<S, f32, Q, K, V>(s, problem, cache, unit, span, work, state);
+    attend::<S, f32, Q, K, V>(s, problem, pool, unit, span, work, state);
 }
 
 instantiate! {
     fn span_f16(
         problem: &Problem<'_>,
-        cache: (&[f16], &[f16]),
+        pool: &[f16],
         unit: &Unit,
         span: usize,
         work: &mut [f32],
@@ -385,7 +406,7 @@ instantiate! {
 instantiate! {
     fn span_f32(
         problem: &Problem<'_>,
-        cache: (&[f32], &[f32]),
+        pool: &[f32],
         unit: &Unit,
         span: usize,
         work: &mut [f32],
@@ -402,8 +423,8 @@ pub(super) fn attend_span(
     work: &mut [f32],
     state: &mut [f32],
 ) {
-    match problem.cache {
-        KvRows::F16 { keys, values } => span_f16(kernels, problem, (keys, values), unit, span, work, state),
-        KvRows::F32 { keys, values } => span_f32(kernels, problem, (keys, values), unit, span, work, state),
+    match problem.cache.pool {
+        KvElements::F16(pool) => span_f16(kernels, problem, pool, unit, span, work, state),
+        KvElements::F32(pool) => span_f32(kernels, problem, pool, unit, span, work, state),
     }
 }

@@ -3,7 +3,9 @@
 
 use std::ops::Range;
 
-use coldpress_kernels::attention::{Attention, AttentionShape, KvRows, attention};
+use coldpress_kernels::attention::{
+    Attention, AttentionShape, KvElements, KvRows, PAGE_POSITIONS, attention,
+};
 use coldpress_kernels::{Isa, Kernels};
 use coldpress_workers::Workers;
 use half::f16;
@@ -17,6 +19,8 @@ pub struct Case {
     pub keys: Vec<f32>,
     pub values: Vec<f32>,
     pub half: bool,
+    /// Which page of the pool holds the positions `64 * index ..`.
+    pub pages: Vec<u32>,
     pub window: Option<usize>,
     pub sinks: Option<Vec<f32>>,
 }
@@ -53,7 +57,43 @@ impl Case {
         // Large enough that some keys get most of the weight.
         let query = noise(rows * shape.query_row_len(), 1).into_iter().map(|x| 4.0 * x).collect();
         let (keys, values) = (noise(cached, 2), noise(cached, 3));
-        Case { shape, first_position, query, keys, values, half: true, window: None, sinks: None }
+        let pages = (0..(first_position + rows).div_ceil(PAGE_POSITIONS) as u32).collect();
+        Case { shape, first_position, query, keys, values, half: true, pages, window: None, sinks: None }
+    }
+
+    /// Pages in an order that the seed decides, with free pages between them.
+    pub fn scattered(mut self, seed: u64) -> Case {
+        let mut places: Vec<(f32, u32)> = noise(3 * self.pages.len(), seed).into_iter().zip(0..).collect();
+        places.sort_by(|a, b| a.0.total_cmp(&b.0));
+        self.pages = places[..self.pages.len()].iter().map(|place| place.1).collect();
+        self
+    }
+
+    /// The pool: keys and values where the page table says, NaN everywhere else. Another layer lies before the keys.
+    fn pool(&self) -> Vec<f32> {
+        let row_len = self.shape.kv_row_len();
+        let page_len = self.page_elements();
+        let last = self.pages.iter().copied().max().map_or(0, |page| page as usize + 1);
+        let mut pool = vec![f32::NAN; last * page_len];
+        for (rows, offset) in [(&self.keys, self.keys_offset()), (&self.values, self.values_offset())] {
+            for (rows, &page) in rows.chunks(PAGE_POSITIONS * row_len).zip(&self.pages) {
+                let start = page as usize * page_len + offset;
+                pool[start..start + rows.len()].copy_from_slice(rows);
+            }
+        }
+        pool
+    }
+
+    fn keys_offset(&self) -> usize {
+        48
+    }
+
+    fn values_offset(&self) -> usize {
+        self.keys_offset() + PAGE_POSITIONS * self.shape.kv_row_len()
+    }
+
+    fn page_elements(&self) -> usize {
+        self.values_offset() + PAGE_POSITIONS * self.shape.kv_row_len()
     }
 
     pub fn single(mut self) -> Case {
@@ -88,18 +128,19 @@ impl Case {
     /// of NaN.
     pub fn run_in_chunks(&self, kernels: Kernels, threads: usize, chunk: usize) -> Vec<f32> {
         let row_len = self.shape.query_row_len();
-        let narrow =
-            |values: &[f32]| -> Vec<f16> { values.iter().map(|&value| f16::from_f32(value)).collect() };
-        let halves = (narrow(&self.keys), narrow(&self.values));
+        let pool = self.pool();
+        let halves: Vec<f16> = pool.iter().map(|&value| f16::from_f32(value)).collect();
         let mut out = vec![f32::NAN; self.query.len()];
         let calls = self.query.chunks(chunk * row_len).zip(out.chunks_mut(chunk * row_len));
         Workers::new(threads).enter(|team| {
             for (call, (query, out)) in calls.enumerate() {
                 let mut scratch = vec![f32::NAN; self.shape.scratch_len(query.len() / row_len, threads)];
-                let cache = if self.half {
-                    KvRows::F16 { keys: &halves.0, values: &halves.1 }
-                } else {
-                    KvRows::F32 { keys: &self.keys, values: &self.values }
+                let cache = KvRows {
+                    pool: if self.half { KvElements::F16(&halves) } else { KvElements::F32(&pool) },
+                    pages: &self.pages,
+                    page_elements: self.page_elements(),
+                    keys_offset: self.keys_offset(),
+                    values_offset: self.values_offset(),
                 };
                 let call = Attention {
                     shape: self.shape,

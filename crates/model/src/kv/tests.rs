@@ -1,0 +1,237 @@
+//! Sequences that share pages do not see each other's writes, and every page is counted.
+//!
+//! What could go wrong: a page written while somebody else has it, rows left out of a copy, a page that nobody has and that is
+//! not free, a full pool that has half done what it refused. A model keeps, for each sequence, what was written to it; after
+//! each of many random steps all of it is compared.
+
+use std::collections::HashMap;
+
+use coldpress_memory::Ledger;
+use coldpress_testkit::Random;
+use coldpress_workers::Workers;
+
+use super::*;
+
+/// Elements of a row in each layer.
+const ROWS: [usize; 2] = [2, 3];
+const PAGES: usize = 24;
+const CONTEXT: usize = 400;
+
+fn pool(kv_type: KvType, pages: usize) -> KvPool {
+    KvPool::with_rows(&Ledger::new(Bytes::from_mib(16)), ROWS.into_iter(), kv_type, pages)
+        .expect("there is room")
+}
+
+/// A sequence, and the stamp of each of its positions.
+struct Known {
+    sequence: Sequence,
+    stamps: Vec<u32>,
+}
+
+/// What is written for a stamp: element `index` of the keys (0) or values (1) of a layer. Small whole numbers, exact in f16.
+fn element(stamp: u32, layer: usize, part: usize, index: usize) -> f32 {
+    ((stamp as usize * 31 + layer * 7 + part * 3 + index) % 2003) as f32
+}
+
+fn write(pool: &mut KvPool, team: &Team<'_>, sequence: &Sequence, stamps: &[u32]) {
+    for (layer, row) in ROWS.into_iter().enumerate() {
+        let rows = |part| -> Vec<f32> {
+            let row = |&stamp| (0..row).map(move |index| element(stamp, layer, part, index));
+            stamps.iter().flat_map(row).collect()
+        };
+        pool.write(team, Kernels::detect(), layer, sequence, sequence.len(), &rows(0), &rows(1));
+    }
+}
+
+/// An element as attention would find it.
+fn read(pool: &KvPool, sequence: &Sequence, layer: usize, part: usize, position: usize, index: usize) -> f32 {
+    let rows = pool.rows(layer, sequence);
+    let offset = [rows.keys_offset, rows.values_offset][part];
+    let page = rows.pages[position / PAGE_POSITIONS] as usize * rows.page_elements;
+    let at = page + offset + position % PAGE_POSITIONS * ROWS[layer] + index;
+    match rows.pool {
+        KvElements::F16(elements) => elements[at].to_f32(),
+        KvElements::F32(elements) => elements[at],
+    }
+}
+
+/// A pool with the model of what is in it.
+struct World {
+    pool: KvPool,
+    known: Vec<Known>,
+    /// Single pages that are kept, with the bytes they had.
+    kept: Vec<(u32, Vec<u8>)>,
+    stamps: u32,
+    refused: usize,
+}
+
+impl World {
+    fn check(&self) {
+        let mut owners: HashMap<u32, usize> = HashMap::new();
+        for known in &self.known {
+            let sequence = &known.sequence;
+            assert_eq!(sequence.len(), known.stamps.len());
+            for &page in sequence.pages() {
+                *owners.entry(page).or_default() += 1;
+            }
+            for (position, &stamp) in known.stamps.iter().enumerate() {
+                for (layer, part) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                    for index in 0..ROWS[layer] {
+                        let found = read(&self.pool, sequence, layer, part, position, index);
+                        assert_eq!(found, element(stamp, layer, part, index), "position {position}");
+                    }
+                }
+            }
+        }
+        for (page, bytes) in &self.kept {
+            *owners.entry(*page).or_default() += 1;
+            assert!(self.pool.page(*page) == bytes, "page {page} was written while it was kept");
+        }
+        assert_eq!(self.pool.pages_free(), PAGES - owners.len());
+        for page in 0..PAGES as u32 {
+            assert_eq!(self.pool.owners(page), owners.get(&page).copied().unwrap_or(0), "page {page}");
+        }
+    }
+
+    /// Appends some positions; what is not committed was a forward pass that failed.
+    fn append(&mut self, team: &Team<'_>, which: usize, count: usize, commits: bool) {
+        let known = &mut self.known[which];
+        let before = (known.sequence.pages().to_vec(), self.pool.pages_free());
+        if let Err(full) = self.pool.extend(&mut known.sequence, count) {
+            assert!(full.needed > full.free && full.free == before.1, "{full:?}");
+            assert_eq!((known.sequence.pages().to_vec(), self.pool.pages_free()), before);
+            self.refused += 1;
+            return;
+        }
+        assert!(self.pool.is_extended(&known.sequence, count));
+        let stamps: Vec<u32> = (self.stamps..).take(count).collect();
+        self.stamps += count as u32;
+        write(&mut self.pool, team, &known.sequence, &stamps);
+        if commits {
+            known.sequence.commit(count);
+            known.stamps.extend(stamps);
+        }
+    }
+
+    fn fork(&mut self, which: usize, length: usize) {
+        let (known, free) = (&self.known[which], self.pool.pages_free());
+        let length = length.min(known.stamps.len());
+        match self.pool.fork(&known.sequence, length) {
+            Ok(sequence) => {
+                assert_eq!(
+                    free - self.pool.pages_free(),
+                    usize::from(!length.is_multiple_of(PAGE_POSITIONS))
+                );
+                let stamps = known.stamps[..length].to_vec();
+                self.known.push(Known { sequence, stamps });
+            }
+            Err(full) => assert_eq!((full, free), (PoolFull { needed: 1, free: 0 }, 0)),
+        }
+    }
+
+    fn step(&mut self, team: &Team<'_>, random: &mut Random) {
+        let which = random.below(self.known.len().max(1));
+        match random.below(10) {
+            7 | 8 if self.known.len() > 8 => {
+                let known = self.known.swap_remove(which);
+                self.pool.release(known.sequence);
+            }
+            _ if self.known.is_empty() => {
+                self.known.push(Known { sequence: Sequence::new(CONTEXT), stamps: Vec::new() });
+            }
+            0 => self.known.push(Known { sequence: Sequence::new(CONTEXT), stamps: Vec::new() }),
+            1..=3 => {
+                let room = CONTEXT - self.known[which].stamps.len();
+                let count = random.below(room.min(150) + 1);
+                self.append(team, which, count, random.chance(0.8));
+            }
+            4 | 5 => self.fork(which, random.below(CONTEXT)),
+            6 => {
+                let known = &mut self.known[which];
+                let length = random.below(CONTEXT);
+                self.pool.truncate(&mut known.sequence, length);
+                known.stamps.truncate(length);
+                assert_eq!(known.sequence.pages().len(), known.stamps.len().div_ceil(PAGE_POSITIONS));
+            }
+            7 => {
+                let known = self.known.swap_remove(which);
+                self.pool.release(known.sequence);
+            }
+            // As a tree of prefixes does: a whole page stays when its sequence is gone, and begins another one.
+            8 => {
+                let whole = self.known[which].stamps.len() / PAGE_POSITIONS;
+                if let Some(&page) = self.known[which].sequence.pages()[..whole].first() {
+                    self.pool.retain(page);
+                    self.kept.push((page, self.pool.page(page).to_vec()));
+                    let stamps = self.known[which].stamps[..PAGE_POSITIONS].to_vec();
+                    let sequence = self.pool.sequence_of(&[page], CONTEXT);
+                    self.known.push(Known { sequence, stamps });
+                }
+            }
+            _ => {
+                if let Some((page, _)) = self.kept.pop() {
+                    self.pool.release_page(page);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn pages_of_others_are_never_written_and_all_are_counted() {
+    let mut refused = 0;
+    for seed in 0..24 {
+        let mut random = Random::new(seed);
+        let kv_type = if seed % 2 == 0 { KvType::F16 } else { KvType::F32 };
+        let mut world =
+            World { pool: pool(kv_type, PAGES), known: Vec::new(), kept: Vec::new(), stamps: 0, refused: 0 };
+        Workers::new(1).enter(|team| {
+            for _ in 0..120 {
+                world.step(team, &mut random);
+                world.check();
+            }
+        });
+        refused += world.refused;
+        let World { mut pool, known, kept, .. } = world;
+        known.into_iter().for_each(|known| pool.release(known.sequence));
+        kept.into_iter().for_each(|(page, _)| pool.release_page(page));
+        assert_eq!(pool.pages_free(), PAGES);
+        assert!((0..PAGES as u32).all(|page| pool.owners(page) == 0));
+    }
+    assert!(refused > 50, "the pool was full {refused} times only");
+}
+
+#[test]
+fn a_shared_last_page_is_copied_before_it_is_appended_to() {
+    let mut pool = pool(KvType::F32, 4);
+    let mut first = Sequence::new(CONTEXT);
+    pool.extend(&mut first, 128).expect("free");
+    first.commit(128);
+    let mut second = pool.fork(&first, 128).expect("nothing is copied");
+    assert_eq!((first.pages(), pool.pages_free()), (second.pages(), 2));
+    pool.truncate(&mut second, 100);
+    assert!(!pool.is_extended(&second, 1), "the page is not its own");
+    pool.extend(&mut second, 1).expect("free");
+    assert_eq!(first.pages()[0], second.pages()[0]);
+    assert_ne!(first.pages()[1], second.pages()[1]);
+    assert_eq!(pool.pages_free(), 1);
+    // A copy and a further page are more than there is.
+    let third = pool.fork(&first, 128).expect("nothing is copied");
+    pool.truncate(&mut first, 70);
+    let full = pool.extend(&mut first, 64).expect_err("two pages where one is free");
+    assert_eq!(full, PoolFull { needed: 2, free: 1 });
+    pool.release(third);
+    pool.extend(&mut first, 64).expect("nobody else has its page any more");
+    let text = full.to_string();
+    assert!(text.contains("1 free") && text.contains("2 are needed"), "{text}");
+}
+
+#[test]
+#[should_panic(expected = "only owner")]
+fn a_shared_page_is_not_handed_out_for_writing() {
+    let mut pool = pool(KvType::F16, 1);
+    let page = pool.take().expect("free");
+    pool.page_mut(page).fill(1);
+    pool.retain(page);
+    pool.page_mut(page);
+}
