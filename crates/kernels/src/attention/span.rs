@@ -339,8 +339,7 @@ fn attend<S: Simd, E: CacheElement, const Q: usize, const K: usize, const V: usi
     work: &mut [f32],
     state: &mut [f32],
 ) {
-    let (group, head_dim, row_vectors) =
-        (problem.shape.group(), problem.shape.head_dim, problem.row_vectors());
+    let (group, row_vectors) = (problem.shape.group(), problem.row_vectors());
     let vectors = unit.vectors(problem);
     let mut work = Work::new(work, vectors, row_vectors);
     let mut state = State::new(state, vectors, row_vectors);
