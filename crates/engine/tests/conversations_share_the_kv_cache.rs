@@ -12,7 +12,7 @@ use common::{demo, load};
 const CONTEXT: u32 = 200;
 
 fn prompt(runtime: &Runtime, text: &str) -> Vec<u32> {
-    let ids = runtime.encode(&text.repeat(12), false).expect("encodes");
+    let ids = runtime.encode(&text.repeat(24), false).expect("encodes");
     ids[..120].to_vec()
 }
 
