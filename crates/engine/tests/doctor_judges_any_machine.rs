@@ -20,6 +20,8 @@ fn sound() -> CheckInput {
             cgroup_limit: None,
             cgroup_current: None,
             address_space_limit: None,
+            address_space_left: None,
+            data_left: None,
             usable: Bytes(16 * GIB),
             cpu_count: 8,
             page_size: 4096,

@@ -1,6 +1,6 @@
 //! Byte counts and the size figures a user types.
 //!
-//! Owns: [`Bytes`] (a count with checked arithmetic and one way to print it), [`SizeSpec`] (`6GiB`, `25%`, `unlimited`)
+//! Owns: [`Bytes`] (a count with checked arithmetic and one way to print it), [`apart`] (counts beside each other), [`SizeSpec`] (`6GiB`, `25%`, `unlimited`)
 //! and [`BudgetSpec`] (those, and `50%model`). Refuses: guessing; an unclear figure is an error that shows the accepted forms.
 
 use std::fmt;
@@ -105,6 +105,36 @@ impl Bytes {
     pub fn as_mib(self) -> f64 {
         self.0 as f64 / (1u64 << 20) as f64
     }
+
+    /// In the largest binary unit, with this many decimals.
+    fn text(self, decimals: usize) -> String {
+        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        if self.0 < 1024 {
+            return format!("{} B", self.0);
+        }
+        let mut value = self.0 as f64 / 1024.0;
+        let mut unit = 0;
+        // 1023.95 would print as "1024.0": go one unit up.
+        let rounds_up_from = 1024.0 - 0.5 * 0.1_f64.powi(decimals as i32);
+        while value >= rounds_up_from && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        format!("{value:.decimals$} {}", UNITS[unit])
+    }
+}
+
+/// Decimals beyond which a plain number is easier to read.
+const DECIMALS_MAX: usize = 3;
+
+/// Counts for a message that sets them beside each other: printed as always where that tells different counts apart, else
+/// with more decimals, else as plain numbers of bytes. "33.1 MiB are needed and 33.1 MiB are free" helps nobody.
+pub fn apart<const N: usize>(counts: [Bytes; N]) -> [String; N] {
+    let differ = |texts: &[String; N]| {
+        (0..N).all(|left| (0..left).all(|right| counts[left] == counts[right] || texts[left] != texts[right]))
+    };
+    let rounded = (1..=DECIMALS_MAX).map(|decimals| counts.map(|count| count.text(decimals))).find(differ);
+    rounded.unwrap_or_else(|| counts.map(|count| format!("{} B", count.0)))
 }
 
 impl From<u64> for Bytes {
@@ -129,18 +159,7 @@ impl Sum for Bytes {
 /// Prints with one decimal in the largest binary unit: `512 B`, `1.5 KiB`, `12.3 MiB`, `6.0 GiB`.
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-        if self.0 < 1024 {
-            return f.pad(&format!("{} B", self.0));
-        }
-        let mut value = self.0 as f64 / 1024.0;
-        let mut unit = 0;
-        // 1023.95 would print as "1024.0": go one unit up.
-        while value >= 1023.95 && unit + 1 < UNITS.len() {
-            value /= 1024.0;
-            unit += 1;
-        }
-        f.pad(&format!("{value:.1} {}", UNITS[unit]))
+        f.pad(&self.text(1))
     }
 }
 
@@ -226,6 +245,13 @@ const UNITS: [(&str, u64); 9] = [
     ("TB", 1_000_000_000_000),
 ];
 
+/// Units that no machine needs yet, and how they are written in those that are known.
+const LARGER_UNITS: [(&str, &str); 4] =
+    [("PiB", "1024TiB"), ("EiB", "1048576TiB"), ("PB", "1000TB"), ("EB", "1000000TB")];
+
+/// What is wrong with a size of 2^64 bytes or more.
+const TOO_LARGE: &str = "too large, sizes end below 16777216TiB";
+
 /// Size of a unit in bytes; the error names all units.
 fn unit_scale(unit: &str) -> Result<u64, String> {
     if unit.is_empty() {
@@ -233,8 +259,11 @@ fn unit_scale(unit: &str) -> Result<u64, String> {
     }
     let known = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
     known.map(|(_, scale)| *scale).ok_or_else(|| {
-        let names: Vec<&str> = UNITS.iter().map(|(name, _)| *name).collect();
-        format!("unknown unit, the known ones are {} and %", names.join(", "))
+        let [names @ .., last] = UNITS.map(|(name, _)| name);
+        let larger = LARGER_UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+        let instead =
+            larger.map_or_else(String::new, |(name, written)| format!("; 1{name} is written {written}"));
+        format!("unknown unit, the known ones are {} and {last}{instead}", names.join(", "))
     })
 }
 
@@ -278,12 +307,12 @@ fn parse_decimal(number: &str, scale: u64) -> Result<u64, &'static str> {
     if fraction.contains('.') || (whole.is_empty() && fraction.is_empty()) {
         return Err("not a number");
     }
-    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| "too large")? };
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| TOO_LARGE)? };
     // Digits beyond 18 change nothing below one byte of a TiB.
     let digits = &fraction[..fraction.len().min(18)];
     let numerator: u128 = if digits.is_empty() { 0 } else { digits.parse().map_err(|_| "not a number")? };
     let part = numerator * u128::from(scale) / 10u128.pow(digits.len() as u32);
-    u64::try_from(u128::from(whole) * u128::from(scale) + part).map_err(|_| "too large")
+    u64::try_from(u128::from(whole) * u128::from(scale) + part).map_err(|_| TOO_LARGE)
 }
 
 #[cfg(test)]
@@ -342,9 +371,17 @@ mod tests {
     fn an_unknown_unit_is_answered_with_the_known_ones() {
         for text in ["1PiB", "6G", "6GiB6", "3 potatoes"] {
             let error = text.parse::<SizeSpec>().expect_err(text).to_string();
-            let known = "unknown unit, the known ones are B, KiB, MiB, GiB, TiB, KB, MB, GB, TB and %";
+            let known = "unknown unit, the known ones are B, KiB, MiB, GiB, TiB, KB, MB, GB and TB";
             assert!(error.contains(known), "{text}: {error}");
         }
+        let larger = "1PiB".parse::<SizeSpec>().expect_err("no unit").to_string();
+        assert!(larger.contains("\"1PiB\"") && larger.contains("1PiB is written 1024TiB"), "{larger}");
+        let huge = "16777216TiB".parse::<SizeSpec>().expect_err("too large").to_string();
+        assert!(huge.contains("16777216TiB\": too large, sizes end below 16777216TiB"), "{huge}");
+        assert_eq!(
+            "16777215TiB".parse::<SizeSpec>().expect("a size"),
+            SizeSpec::Exact(Bytes(16_777_215 << 40))
+        );
         for (name, scale) in UNITS {
             let size = format!("3{name}").parse::<SizeSpec>();
             assert_eq!(size.expect(name), SizeSpec::Exact(Bytes(3 * scale)), "{name}");
@@ -400,6 +437,23 @@ mod tests {
         ];
         for (count, wanted) in cases {
             assert_eq!(Bytes(count).to_string(), wanted);
+        }
+    }
+
+    #[test]
+    fn counts_beside_each_other_look_different_when_they_are() {
+        let texts = |counts: [u64; 2]| apart(counts.map(Bytes));
+        assert_eq!(texts([34 << 20, 33 << 20]), ["34.0 MiB", "33.0 MiB"]);
+        assert_eq!(texts([34_707_001, 34_686_525]), ["33.10 MiB", "33.08 MiB"]);
+        assert_eq!(texts([34_707_001, 34_707_000]), ["34707001 B", "34707000 B"]);
+        assert_eq!(texts([1 << 30, 1 << 30]), ["1.0 GiB", "1.0 GiB"], "equal counts look equal");
+        assert_eq!(texts([1 << 30, (1 << 30) - (1 << 19)]), ["1.0 GiB", "1023.5 MiB"]);
+        let mut random = 1_u64;
+        for _ in 0..10_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let count = random >> (random % 60);
+            let [left, right] = texts([count, count.saturating_sub(random % 5000)]);
+            assert_eq!(left == right, random % 5000 == 0 || count == 0, "{left} {right}");
         }
     }
 

@@ -28,6 +28,10 @@ pub struct MachineFacts {
     pub cgroup_current: Option<Bytes>,
     /// The smaller of the limits on address space and on data (`ulimit -v`, `ulimit -d`).
     pub address_space_limit: Option<Bytes>,
+    /// What is left of the limit on address space (`ulimit -v`), which mapped files count against too.
+    pub address_space_left: Option<Bytes>,
+    /// What is left of the limit on data (`ulimit -d`), which mapped files do not count against.
+    pub data_left: Option<Bytes>,
     /// The smallest of `physical`, `cgroup_limit` and `address_space_limit`; what percentages refer to.
     pub usable: Bytes,
     /// Processors this process may use at once: affinity and quota, at least one.
@@ -79,15 +83,18 @@ impl MachineFacts {
         let address_space = ["Max address space", "Max data size"].into_iter();
         let address_space_limit = address_space.filter_map(|name| limit_field(&limits, name)).min();
         let cgroups = Cgroups::find(root);
-        let mapped = meminfo_field(&status, "VmSize").unwrap_or(Bytes::ZERO);
-        let address_space_left = address_space_limit.map(|limit| limit.saturating_sub(mapped));
+        let left = |limit: &str, taken: &str| {
+            let taken = meminfo_field(&status, taken).unwrap_or(Bytes::ZERO);
+            limit_field(&limits, limit).map(|limit| limit.saturating_sub(taken))
+        };
+        let address_space_left = left("Max address space", "VmSize");
+        let data_left = left("Max data size", "VmData");
         let affinity = allowed_cpus(&status)
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |count| count.get()));
         let facts = Self::assemble(physical, available, cgroups, address_space_limit, affinity);
-        Ok(Self {
-            available: address_space_left.map_or(facts.available, |left| left.min(facts.available)),
-            ..facts
-        })
+        let available =
+            [address_space_left, data_left].into_iter().flatten().fold(facts.available, Bytes::min);
+        Ok(Self { available, address_space_left, data_left, ..facts })
     }
 
     fn assemble(
@@ -107,6 +114,8 @@ impl MachineFacts {
             cgroup_limit,
             cgroup_current: cgroup_current.flatten(),
             address_space_limit,
+            address_space_left: None,
+            data_left: None,
             usable,
             cpu_count: cgroups.cpu_quota().unwrap_or(affinity).min(affinity).max(1),
             page_size: crate::sys::page_size(),
@@ -122,9 +131,18 @@ impl MachineFacts {
             cgroup_limit: None,
             cgroup_current: None,
             address_space_limit: None,
+            address_space_left: None,
+            data_left: None,
             usable: memory,
             ..self
         }
+    }
+
+    /// Whether what can be had ends at a limit on address space or data: beyond it the system refuses an allocation, and
+    /// neither swaps nor kills.
+    pub fn ends_at_limit(&self) -> bool {
+        let left = [self.address_space_left, self.data_left].into_iter().flatten().min();
+        left.is_some_and(|left| left <= self.available)
     }
 
     /// The budget when the user names none: [`DEFAULT_BUDGET_PERCENT`] of the usable memory, but not more than is

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use crate::Bytes;
+use crate::{Bytes, apart};
 
 /// What memory is held for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -64,9 +64,11 @@ impl fmt::Display for Purpose {
 /// A reservation that the budget has no room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no room for {purpose}: {asked} asked ({asked_exact} bytes), {free} free of a budget of {budget}; \
+    "no room for {purpose}: {asked_text} asked ({asked_exact} bytes), {free_text} free of a budget of {budget}; \
      give a larger budget or shorten the context",
-    asked_exact = asked.0
+    asked_exact = asked.0,
+    asked_text = apart([*asked, *free])[0],
+    free_text = apart([*asked, *free])[1]
 )]
 pub struct OverBudget {
     /// What the memory was for.

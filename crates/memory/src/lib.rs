@@ -28,7 +28,7 @@ pub mod plan;
 pub mod sys;
 
 pub use buffer::Buffer;
-pub use bytes::{BudgetSpec, Bytes, SizeSpec};
+pub use bytes::{BudgetSpec, Bytes, SizeSpec, apart};
 pub use controller::{Controller, Decision, LedgerState};
 pub use error::MemoryError;
 pub use facts::{DEFAULT_BUDGET_PERCENT, MachineFacts};

@@ -12,7 +12,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::refusal::{DoesNotFit, Suggestion};
-use crate::{Bytes, Purpose};
+use crate::{Bytes, Purpose, apart};
 
 /// Prefill chunks are not made shorter than this many tokens: below it every expert is read for a handful of rows.
 pub const CHUNK_TOKENS_MINIMUM: u32 = 32;
@@ -274,6 +274,13 @@ pub enum PlanNote {
         /// What the machine has.
         usable: Bytes,
     },
+    /// The plan takes more than a limit on address space or data lets this process have.
+    MoreThanLimit {
+        /// Sum of the plan.
+        total: Bytes,
+        /// The limit.
+        limit: Bytes,
+    },
     /// The context was made shorter to fit.
     ContextShortened {
         /// Tokens of the default.
@@ -293,11 +300,22 @@ pub enum PlanNote {
 impl fmt::Display for PlanNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MoreThanUsable { total, usable } => write!(
-                f,
-                "the plan takes {total} but only {usable} of memory are usable here: \
-                 expect swapping or the out-of-memory killer"
-            ),
+            Self::MoreThanUsable { total, usable } => {
+                let [total, usable] = apart([*total, *usable]);
+                write!(
+                    f,
+                    "the plan takes {total} but only {usable} of memory are usable here: \
+                     expect swapping or the out-of-memory killer"
+                )
+            }
+            Self::MoreThanLimit { total, limit } => {
+                let [total, limit] = apart([*total, *limit]);
+                write!(
+                    f,
+                    "the plan takes {total} but the limit on address space or data is {limit} (ulimit -v, ulimit -d): \
+                     the system will refuse an allocation, and the program ends there"
+                )
+            }
             Self::ContextShortened { from, to } => {
                 write!(f, "context shortened from {from} to {to} tokens to fit; --ctx asks for another")
             }

@@ -39,28 +39,44 @@ impl std::error::Error for DoesNotFit {}
 
 impl fmt::Display for DoesNotFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "the model does not fit into a budget of {}", Mib(self.budget))?;
+        let unit = Unit::that_tells_apart(self.budget, self.smallest_budget);
+        let text = |bytes: Bytes| unit.text(bytes);
+        writeln!(f, "the model does not fit into a budget of {}", text(self.budget))?;
         let totals = [("needed at least", self.smallest_budget), ("missing", self.missing())];
         let rows = || self.parts.iter().map(|(name, bytes)| (name.as_str(), *bytes)).chain(totals);
         let name_width = rows().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-        let size_width = rows().map(|(_, bytes)| Mib(bytes).to_string().len()).max().unwrap_or(0);
+        let size_width = rows().map(|(_, bytes)| text(bytes).len()).max().unwrap_or(0);
         for (name, bytes) in rows() {
-            writeln!(f, "  {name:<name_width$}  {:>size_width$}", Mib(bytes))?;
+            writeln!(f, "  {name:<name_width$}  {:>size_width$}", text(bytes))?;
         }
         for Suggestion { flag, saves } in &self.suggestions {
             let enough = if *saves >= self.missing() { ", which is enough" } else { "" };
-            writeln!(f, "{flag} saves {}{enough}", Mib(*saves))?;
+            writeln!(f, "{flag} saves {}{enough}", text(*saves))?;
         }
         write!(f, "--budget {} is the smallest that works", self.smallest_budget.0)
     }
 }
 
-/// Prints in MiB whatever the size, so that a column adds up; rounded up, so that no part looks free.
-struct Mib(Bytes);
+/// The unit of a column: one for all sizes, so that it adds up.
+#[derive(Clone, Copy)]
+enum Unit {
+    /// MiB with this many decimals, rounded up, so that no part looks free.
+    Mib(u32),
+    /// Whole bytes.
+    Byte,
+}
 
-impl fmt::Display for Mib {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tenths = (u128::from(self.0.0) * 10).div_ceil(1 << 20);
-        f.pad(&format!("{}.{} MiB", tenths / 10, tenths % 10))
+impl Unit {
+    /// The shortest one in which a budget does not look like the larger one that would do.
+    fn that_tells_apart(budget: Bytes, enough: Bytes) -> Self {
+        let differ = |unit: &Self| budget == enough || unit.text(budget) != unit.text(enough);
+        (1..=3).map(Self::Mib).find(differ).unwrap_or(Self::Byte)
+    }
+
+    fn text(self, bytes: Bytes) -> String {
+        let Self::Mib(decimals) = self else { return format!("{} B", bytes.0) };
+        let scale = 10_u128.pow(decimals);
+        let parts = (u128::from(bytes.0) * scale).div_ceil(1 << 20);
+        format!("{}.{:0width$} MiB", parts / scale, parts % scale, width = decimals as usize)
     }
 }

@@ -129,6 +129,22 @@ fn limits_of_the_shell_count() {
 }
 
 #[test]
+fn what_is_left_of_a_limit_is_counted_with_what_it_limits() {
+    let status = "Name:\tx\nVmSize:\t 2097152 kB\nVmData:\t 1048576 kB\nCpus_allowed_list:\t0-7\n";
+    let machine = Machine::with_memory("", "", status);
+    machine.file("proc/self/limits", limits("8589934592", "6442450944"));
+    let facts = machine.facts();
+    assert_eq!(facts.address_space_left, Some(Bytes::from_gib(6)), "8 GiB, 2 of them mapped");
+    assert_eq!(facts.data_left, Some(Bytes::from_gib(5)), "6 GiB, 1 of them data");
+    assert_eq!(facts.available, Bytes::from_gib(5));
+    assert!(facts.ends_at_limit());
+    machine.file("proc/self/limits", limits("unlimited", "17179869184"));
+    let facts = machine.facts();
+    assert_eq!((facts.address_space_left, facts.data_left), (None, Some(Bytes::from_gib(15))));
+    assert!(!facts.ends_at_limit(), "the machine has less than is left of the limit");
+}
+
+#[test]
 fn unreadable_files_limit_nothing_and_missing_meminfo_is_an_error() {
     let machine = Machine::new("nonsense\n0:\n4:memory\n", "x - y\n - \n1 2 3 - cgroup2\n");
     assert_eq!(machine.facts().usable, Bytes::from_gib(16));

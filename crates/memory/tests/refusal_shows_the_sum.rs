@@ -102,3 +102,24 @@ fn cold_fraction_limits_the_slots_but_keeps_the_minimum() {
         assert_eq!(plan(&input).expect("fits").slot_count, slots, "cold fraction {cold}");
     }
 }
+
+#[test]
+fn a_budget_just_below_the_smallest_does_not_look_like_it() {
+    let mut input = mixtral_like();
+    let smallest = plan(&input).expect_err("too small").smallest_budget;
+    for (short, decimals) in [(60 << 10, 2), (6 << 10, 3)] {
+        input.budget = smallest.saturating_sub(Bytes(short));
+        let text = plan(&input).expect_err("too small").to_string();
+        let figures = |line: &str| line.split(' ').rev().nth(1).expect("a figure").to_owned();
+        let (first, needed) = (
+            text.lines().next().map(figures),
+            text.lines().rfind(|line| line.contains("needed")).map(figures),
+        );
+        assert_ne!(first, needed, "{text}");
+        assert_eq!(first.expect("a figure").split('.').nth(1).map(str::len), Some(decimals), "{text}");
+    }
+    input.budget = smallest.saturating_sub(Bytes(1));
+    let text = plan(&input).expect_err("too small").to_string();
+    assert!(text.contains(&format!("a budget of {} B", smallest.0 - 1)), "{text}");
+    assert!(text.contains(&format!("{} B", smallest.0)) && text.contains(" 1 B\n"), "{text}");
+}

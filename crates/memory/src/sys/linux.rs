@@ -56,6 +56,14 @@ pub(super) fn expect_random_reads(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, 0, None, Advice::Random)?)
 }
 
+pub(super) fn share_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: changes a number of the allocator under its own lock. A refusal costs address space only.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
 pub(super) fn file_system(path: &Path) -> io::Result<u64> {
     Ok(rustix::fs::statfs(path)?.f_type as u64)
 }

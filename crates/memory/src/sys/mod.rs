@@ -44,6 +44,16 @@ pub fn page_size() -> usize {
     rustix::param::page_size()
 }
 
+/// Makes all threads of this process allocate from one heap where there is a limit on its address space (`ulimit -v`). The
+/// allocator of glibc sets 64 MiB of address space aside for each thread that allocates, which would be taken from what a plan
+/// counts on. To be called before threads are started; other allocators need no such thing.
+pub fn share_one_heap_under_a_limit() {
+    let limited = rustix::process::getrlimit(rustix::process::Resource::As).current.is_some();
+    if limited {
+        platform::share_one_heap();
+    }
+}
+
 /// Memory of this process as the operating system counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProcessMemory {
