@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use coldpress_experts::pack::{PACK_MAGIC, PackConfig, VerifyConfig, WRITE_WINDOW_BYTES, write_pack};
 use coldpress_experts::{
-    ExpertError, Fingerprint, Geometry, LazyConfig, PackFile, READ_AHEAD_DEFAULT, ReaderChoice,
-    read_ring_bytes,
+    ExpertError, Fingerprint, Geometry, LazyConfig, PACK_EXTENSION as EXTENSION, PackFile,
+    READ_AHEAD_DEFAULT, ReaderChoice, read_ring_bytes,
 };
 use coldpress_formats::ModelFile;
 use coldpress_memory::{Bytes, DoesNotFit, Ledger, MachineFacts, SizeSpec};
@@ -21,9 +21,6 @@ use crate::error::EngineError;
 use crate::files::{begins_with, open_model};
 use crate::plan::{PROGRAM_BYTES, Prepared};
 use crate::runtime::{LoadObserver, LoadStage};
-
-/// Ending of pack file names.
-const EXTENSION: &str = "cpack";
 
 /// What packing or checking did.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -70,7 +67,7 @@ pub(crate) fn find(
     }
     match PackFile::open(&path, geometry, &fingerprint) {
         Ok(pack) => Ok(Some(pack)),
-        Err(error @ ExpertError::Pack { .. }) => {
+        Err(error @ (ExpertError::Pack { .. } | ExpertError::Io { .. })) => {
             notes.push(format!("the pack is not used: {error}"));
             Ok(None)
         }

@@ -3,9 +3,9 @@
 //! One variant per thing the caller can do about it; messages name the file, the place, the numbers and the way out.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use coldpress_memory::{Bytes, MemoryError};
+use coldpress_memory::{Bytes, MemoryError, apart};
 
 use crate::geometry::ExpertKey;
 
@@ -49,7 +49,7 @@ pub enum ExpertError {
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// The operating system reported an error.
-    #[error("cannot {action} {path} (at byte {offset}): {source}")]
+    #[error("cannot {action} {path} (at byte {offset}): {source}{}", pack_remedy(path).unwrap_or_default())]
     Io {
         /// What was tried: "read", "write", "open" ...
         action: &'static str,
@@ -62,8 +62,9 @@ pub enum ExpertError {
     },
     /// A file ends before the bytes that its directory promises.
     #[error(
-        "{path} ends at byte {length}, but bytes {offset} to {end} are needed: the file was cut short or changed while in use; \
-         download it again or check its size"
+        "{path} ends at byte {length}, but bytes {offset} to {end} are needed: the file was cut short or changed while in use\
+         {}",
+        pack_remedy(path).unwrap_or("; download it again or check its size")
     )]
     Truncated {
         /// The file.
@@ -109,6 +110,19 @@ pub enum ExpertError {
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
+}
+
+/// Ending of the names of packs.
+pub const PACK_EXTENSION: &str = "cpack";
+
+/// The way out where a file cannot be read that is a pack by its name: it only holds what the model file has too.
+fn pack_remedy(path: &Path) -> Option<&'static str> {
+    // One that is being filled has an ending more.
+    let named = |path: &Path| path.extension().is_some_and(|extension| extension == PACK_EXTENSION);
+    (named(path) || named(&path.with_extension(""))).then_some(
+        "; run `coldpress pack MODEL` again, or remove the file (and leave out --pack): experts are then read from the \
+         model file",
+    )
 }
 
 /// What is wrong with the bytes of one record.
@@ -211,7 +225,8 @@ pub enum PackFault {
     Busy,
     /// The disk has too little room.
     #[error(
-        "{needed} more are needed, the disk has {free} free; free some space, choose another place, or run without a pack"
+        "{} more are needed, the disk has {} free; free some space, choose another place, or run without a pack",
+        apart([*needed, *free])[0], apart([*needed, *free])[1]
     )]
     DiskFull {
         /// Bytes still to be written.
@@ -229,4 +244,32 @@ pub enum PackFault {
         /// First differing byte, counted from the start of the record.
         at: usize,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pack can be made again or left out; a model file cannot.
+    #[test]
+    fn a_file_that_is_cut_or_gone_comes_with_the_way_out_that_fits_it() {
+        let both = |name: &str| {
+            let path = || PathBuf::from(name);
+            let cut = ExpertError::Truncated { path: path(), offset: 8, end: 16, length: 12 };
+            let source = io::ErrorKind::NotFound.into();
+            let gone = ExpertError::Io { action: "open", path: path(), offset: 0, source };
+            [cut, gone].map(|error| error.to_string())
+        };
+        for name in ["a/b.cpack", "a/b.cpack.partial"] {
+            for message in both(name) {
+                assert!(
+                    message.contains("`coldpress pack MODEL`") && message.contains("remove"),
+                    "{message}"
+                );
+                assert!(!message.contains("download"), "{message}");
+            }
+        }
+        let [cut, gone] = both("a/b.gguf");
+        assert!(cut.contains("download it again") && !gone.contains("coldpress pack"), "{cut} {gone}");
+    }
 }

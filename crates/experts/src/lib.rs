@@ -43,7 +43,7 @@ pub mod trace;
 pub use advice::{Changes, RouterAdvice};
 pub use ahead::{Guess, ReadAheadMode};
 pub use control::{StoreControl, StoreFigures};
-pub use error::{ExpertError, PackFault, RecordFault};
+pub use error::{ExpertError, PACK_EXTENSION, PackFault, RecordFault};
 pub use geometry::{
     ExpertKey, ExpertOffsets, Geometry, LayerExperts, MATRIX_ALIGNMENT, MatrixPlace, Projection,
     RECORD_ALIGNMENT, RecordGeometry, weight_format,

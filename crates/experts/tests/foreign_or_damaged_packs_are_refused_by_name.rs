@@ -74,6 +74,7 @@ fn every_kind_of_wrong_file_has_its_message() {
         }
         let missing = open(&source, &folder.path().join("none.cpack")).expect_err("missing").to_string();
         assert!(missing.contains("none.cpack"), "{missing}");
+        assert!(missing.contains("run `coldpress pack MODEL` again, or remove the file"), "{missing}");
     });
 }
 
