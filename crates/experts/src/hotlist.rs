@@ -136,32 +136,38 @@ impl ExpertStore {
             |(key, _): &&(ExpertKey, u32)| self.slot_of_record[self.geometry.record_index(*key)].is_none();
         let chosen: Vec<ExpertKey> =
             hotlist.entries.iter().filter(absent).take(self.free_slots.len()).map(|(key, _)| *key).collect();
-        let counted = (self.hits, self.misses, self.uses.clone());
         let mut read = 0;
-        let mut result = Ok(());
-        for layer in 0..self.geometry.layer_count() {
-            if !go_on() {
-                break;
-            }
-            // A later place in a visit is a later use: the hottest comes last.
-            let ranks: Vec<usize> =
-                (0..chosen.len()).rev().filter(|rank| chosen[*rank].layer as usize == layer).collect();
-            let experts: Vec<u32> = ranks.iter().map(|rank| chosen[*rank].expert).collect();
-            result = self.read_through(team, layer, &experts);
-            if result.is_err() {
-                break;
-            }
-            for rank in &ranks {
-                let slot = self.slot_of_record[self.geometry.record_index(chosen[*rank])];
-                let seed = 1 + SEED_RANGE * (chosen.len() - rank) / chosen.len();
-                if let Some(slot) = slot {
-                    self.policy.seeded(slot as usize, seed as u32);
-                    read += 1;
+        self.uncounted(|store| {
+            for layer in 0..store.geometry.layer_count() {
+                if !go_on() {
+                    break;
+                }
+                // A later place in a visit is a later use: the hottest comes last.
+                let ranks: Vec<usize> =
+                    (0..chosen.len()).rev().filter(|rank| chosen[*rank].layer as usize == layer).collect();
+                let experts: Vec<u32> = ranks.iter().map(|rank| chosen[*rank].expert).collect();
+                store.read_through(team, layer, &experts)?;
+                for rank in &ranks {
+                    let slot = store.slot_of_record[store.geometry.record_index(chosen[*rank])];
+                    let seed = 1 + SEED_RANGE * (chosen.len() - rank) / chosen.len();
+                    if let Some(slot) = slot {
+                        store.policy.seeded(slot as usize, seed as u32);
+                        read += 1;
+                    }
                 }
             }
-        }
+            Ok(read)
+        })
+    }
+
+    /// Does `work` and forgets what it counted: what is loaded before anybody asks for it is no hit, no miss and no use.
+    pub(crate) fn uncounted<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        let counted = (self.hits, self.misses, self.uses.clone());
+        let telemetry = self.telemetry.take();
+        let result = work(self);
         (self.hits, self.misses, self.uses) = counted;
-        result.map(|()| read)
+        self.telemetry = telemetry;
+        result
     }
 
     fn read_through(&mut self, team: &Team<'_>, layer: usize, experts: &[u32]) -> Result<(), ExpertError> {

@@ -353,7 +353,7 @@ impl ExpertStore {
     }
 
     /// Reads every expert that is not in memory, layer by layer. `progress` gets bytes of records done and in total,
-    /// and returns whether to go on.
+    /// and returns whether to go on. Counts neither hits nor misses nor uses: nobody asked for an expert.
     ///
     /// Meant for [`Residency::Resident`]; with fewer slots than experts the first ones have given way at the end.
     ///
@@ -366,18 +366,20 @@ impl ExpertStore {
     ) -> Result<(), ExpertError> {
         let total = self.geometry.records_bytes();
         let mut done = 0;
-        for layer in 0..self.geometry.layer_count() {
-            let experts: Vec<u32> = (0..self.geometry.expert_count(layer) as u32).collect();
-            let record_bytes = self.geometry.layer(layer).record_bytes as u64;
-            let mut visit = self.begin(layer, &experts)?;
-            while let Some(ready) = visit.next_ready(team)? {
-                done += ready.len() as u64 * record_bytes;
-                if !progress(done, total) {
-                    return Err(ExpertError::Cancelled);
+        self.uncounted(|store| {
+            for layer in 0..store.geometry.layer_count() {
+                let experts: Vec<u32> = (0..store.geometry.expert_count(layer) as u32).collect();
+                let record_bytes = store.geometry.layer(layer).record_bytes as u64;
+                let mut visit = store.begin(layer, &experts)?;
+                while let Some(ready) = visit.next_ready(team)? {
+                    done += ready.len() as u64 * record_bytes;
+                    if !progress(done, total) {
+                        return Err(ExpertError::Cancelled);
+                    }
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// A free slot for `key`, if need be made free by layer `giving` as the policy says; `None` when nothing may give way
