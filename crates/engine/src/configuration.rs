@@ -436,31 +436,43 @@ impl LoadConfiguration {
 
     /// Checks what can be wrong without a model.
     pub(crate) fn check(&self) -> Result<(), EngineError> {
-        let wrong = match self {
-            Self { policy: Some(name), .. } if !POLICIES.contains(&name.as_str()) => {
-                format!("'{name}' is not an eviction policy; known: {}", POLICIES.join(", "))
-            }
-            Self { press: Press::Enabled { cold_fraction }, .. } if !(0.0..=1.0).contains(cold_fraction) => {
-                format!("the cold fraction is {cold_fraction}; it must be between 0 and 1")
-            }
+        let (key, wrong) = match self {
+            Self { policy: Some(name), .. } if !POLICIES.contains(&name.as_str()) => (
+                SettingKey::Policy,
+                format!("'{name}' is not an eviction policy; known: {}", POLICIES.join(", ")),
+            ),
+            Self { press: Press::Enabled { cold_fraction }, .. } if !(0.0..=1.0).contains(cold_fraction) => (
+                SettingKey::Press,
+                format!("the cold fraction is {cold_fraction}; it must be between 0 and 1"),
+            ),
             Self { resident_cap: ResidentCap::Fraction(fraction), .. }
                 if !(*fraction > 0.0 && *fraction <= 1.0) =>
             {
-                format!("the resident cap is {fraction}; a fraction of the experts is above 0 and at most 1")
+                (
+                    SettingKey::ResidentCap,
+                    format!(
+                        "the resident cap is {fraction}; a fraction of the experts is above 0 and at most 1"
+                    ),
+                )
             }
             Self { threads: Some(threads), .. } if !(1..=THREADS_MAX).contains(threads) => {
-                format!("{threads} threads were asked for; 1 to {THREADS_MAX} work")
+                (SettingKey::Threads, format!("{threads} threads were asked for; 1 to {THREADS_MAX} work"))
             }
             Self { context: Some(0), .. } => {
-                "the context is 0; the model needs at least 1 position".to_owned()
+                (SettingKey::Context, "the context is 0; the model needs at least 1 position".to_owned())
             }
-            Self { chunk_tokens: Some(0), .. } => "the chunk is 0; a chunk has at least 1 token".to_owned(),
-            Self { split: Some(parts), .. } if !(1..=SPLIT_MAX).contains(parts) => {
-                format!("a record cannot be read in {parts} parts; 1 to {SPLIT_MAX} work")
+            Self { chunk_tokens: Some(0), .. } => {
+                (SettingKey::Chunk, "the chunk is 0; a chunk has at least 1 token".to_owned())
             }
-            Self { slots: Some(0), .. } => "0 slots were asked for; an expert needs 1".to_owned(),
+            Self { split: Some(parts), .. } if !(1..=SPLIT_MAX).contains(parts) => (
+                SettingKey::Split,
+                format!("a record cannot be read in {parts} parts; 1 to {SPLIT_MAX} work"),
+            ),
+            Self { slots: Some(0), .. } => {
+                return Err(EngineError::BadOption("0 slots were asked for; an expert needs 1".to_owned()));
+            }
             _ => return self.check_conflicts(None),
         };
-        Err(EngineError::BadOption(wrong))
+        Err(self.blame(key, EngineError::BadOption(wrong)))
     }
 }

@@ -2,7 +2,7 @@
 
 use coldpress_experts::ExpertError;
 use coldpress_formats::FormatError;
-use coldpress_memory::{DoesNotFit, MemoryError, OverBudget};
+use coldpress_memory::{DoesNotFit, MemoryError, OverBudget, apart};
 use coldpress_model::ModelError;
 use coldpress_text::TextError;
 
@@ -81,9 +81,9 @@ pub enum EngineError {
     Cancelled,
     /// After the first token more was held than planned.
     #[error(
-        "the plan is wrong: {purpose} takes {held} and {planned} were planned; a budget of {} more keeps the promise, and \
+        "the plan is wrong: {purpose} takes {} and {} were planned; a budget of {} more keeps the promise, and \
          this should be reported with the output of `coldpress plan`",
-        held.saturating_sub(*planned)
+        apart([*held, *planned])[0], apart([*held, *planned])[1], held.saturating_sub(*planned)
     )]
     Probe {
         /// The share of the plan.

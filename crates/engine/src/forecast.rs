@@ -11,7 +11,7 @@ use coldpress_experts::record::{SourceMatrix, arrange};
 use coldpress_experts::{ExpertKey, Geometry};
 use coldpress_kernels::{Kernels, probe};
 use coldpress_memory::sys::free_disk_space;
-use coldpress_memory::{Buffer, Bytes, Ledger, MachineFacts, Purpose, StorageKind, storage_facts};
+use coldpress_memory::{Buffer, Bytes, Ledger, MachineFacts, Purpose, StorageKind, apart, storage_facts};
 use coldpress_model::{DenseKind, ModelSpec, kv_bytes_per_token};
 use coldpress_workers::{Team, Workers};
 
@@ -156,12 +156,8 @@ pub fn forecast(
     let mut advice = subject.advice(&prediction);
     for (room, what) in [(&download, "the rest of the model"), (&pack_space, "the pack")] {
         if let Some(room) = room.as_ref().filter(|room| !room.fits()) {
-            let free = room.free.unwrap_or(Bytes::ZERO);
-            advice.push(format!(
-                "{what} needs {} and {free} are free in {}",
-                room.needed,
-                room.folder.display()
-            ));
+            let [needed, free] = apart([room.needed, room.free.unwrap_or(Bytes::ZERO)]);
+            advice.push(format!("{what} needs {needed} and {free} are free in {}", room.folder.display()));
         }
     }
     Ok(Forecast {

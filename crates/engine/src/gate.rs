@@ -2,9 +2,10 @@
 //!
 //! The budget is the user's word; the machine may have less, or others may hold it. What counts is the plan: a large budget
 //! of which a small model takes little risks nothing. Refuses in [`crate::plan::prepare`], so a plan can still be
-//! shown. What [`MachineFacts`] calls available counts caches that the system would give up.
+//! shown. What [`MachineFacts`] calls available counts caches that the system would give up. Under a limit on address space
+//! a mapped pack counts as a whole, whatever part of it is in memory.
 
-use coldpress_memory::{Bytes, MachineFacts, MemoryWatch, Plan};
+use coldpress_memory::{Bytes, MachineFacts, MemoryWatch, Plan, apart};
 
 use crate::configuration::LoadConfiguration;
 use crate::error::EngineError;
@@ -24,33 +25,74 @@ pub struct Gate {
     pub usable: Bytes,
     /// Whether it can be had.
     pub passes: bool,
+    /// The limit on address space or data that `available` ends at, beyond which the system refuses an allocation; `None` where
+    /// it ends at memory.
+    pub ends_at_limit: Option<Bytes>,
+    /// The address space that the run takes, where there is a limit on it.
+    pub address_space: Option<AddressSpace>,
     /// The largest budget that passes now.
     pub largest_budget: Bytes,
     /// The smallest budget that works at all with the same options.
     pub smallest_budget: Bytes,
 }
 
+/// Address space of a run under a limit on it (`ulimit -v`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct AddressSpace {
+    /// What the run takes beyond what the program has already: the plan without what lies in a mapped pack, and the mapping.
+    pub needed: Bytes,
+    /// The part of it that is a pack mapped into memory, as a whole whatever is used of it.
+    pub mapping: Bytes,
+    /// What is left of the limit.
+    pub left: Bytes,
+    /// The limit.
+    pub limit: Bytes,
+}
+
+impl AddressSpace {
+    fn fits(&self) -> bool {
+        self.needed <= self.left
+    }
+
+    /// The limit from which on it fits, as `ulimit -v` takes it: in KiB.
+    fn limit_kib(&self) -> u64 {
+        let more = self.needed.saturating_sub(self.left);
+        self.limit.saturating_add(more).0.div_ceil(1 << 10)
+    }
+}
+
 impl Gate {
-    /// Of a plan on a machine.
+    /// Of a plan on a machine. `mapping` is the file that the run maps into memory as a whole, if any: what the plan has for
+    /// experts then lies in it.
     pub(crate) fn of(
         configuration: &LoadConfiguration,
         facts: &MachineFacts,
         plan: &Plan,
+        mapping: Option<Bytes>,
         smallest_budget: Bytes,
     ) -> Self {
         // The program is in memory already, and is a share of the plan too.
         let held = MemoryWatch::new().read().map_or(Bytes::ZERO, |usage| usage.process.rss).min(plan.fixed);
-        Self::judge(configuration, facts, plan, smallest_budget, held)
+        Self::judge(configuration, facts, plan, mapping, smallest_budget, held)
     }
 
     fn judge(
         configuration: &LoadConfiguration,
         facts: &MachineFacts,
         plan: &Plan,
+        mapping: Option<Bytes>,
         smallest_budget: Bytes,
         held: Bytes,
     ) -> Self {
         let needed = plan.total().saturating_sub(held);
+        let beside = mapping.map_or(needed, |_| needed.saturating_sub(plan.slots));
+        let mapping = mapping.unwrap_or(Bytes::ZERO);
+        let address_space = facts.address_space_left.map(|left| AddressSpace {
+            needed: beside.saturating_add(mapping),
+            mapping,
+            left,
+            limit: facts.address_space_limit.unwrap_or(left),
+        });
         Self {
             setting: Setting {
                 value: configuration.memory_gate,
@@ -59,7 +101,9 @@ impl Gate {
             needed,
             available: facts.available,
             usable: facts.usable,
-            passes: needed <= facts.available,
+            passes: needed <= facts.available && address_space.is_none_or(|space| space.fits()),
+            ends_at_limit: facts.address_space_limit.filter(|_| facts.ends_at_limit()),
+            address_space,
             largest_budget: facts.available.saturating_add(held),
             smallest_budget,
         }
@@ -70,18 +114,9 @@ impl Gate {
         if self.passes {
             return None;
         }
-        let Self { needed, available, usable, .. } = self;
-        let short = needed.saturating_sub(*available);
         Some(match self.setting.value {
-            MemoryGate::On => format!(
-                "a run is refused now: it may take {needed} more and {available} can be had ({usable} usable here); \
-                 {}",
-                self.way_out()
-            ),
-            MemoryGate::Off => format!(
-                "memory gate off: this run may take {needed} more and {available} can be had ({usable} usable here), \
-                 {short} too little: expect swapping, or the system kills this program or another one"
-            ),
+            MemoryGate::On => format!("a run is refused now: {}; {}", self.shortage(), self.way_out()),
+            MemoryGate::Off => format!("memory gate off: {}: {}", self.shortage(), self.risk()),
         })
     }
 
@@ -94,25 +129,74 @@ impl Gate {
         Err(EngineError::NotAvailable(Box::new(*self)))
     }
 
+    /// The address space, where the mapping of a pack is what does not fit it.
+    fn mapping_too_large(&self) -> Option<AddressSpace> {
+        self.address_space.filter(|space| space.mapping > Bytes::ZERO && !space.fits())
+    }
+
+    /// What is needed, what there is, and the difference.
+    fn shortage(&self) -> String {
+        if let Some(AddressSpace { needed, mapping, left, limit }) = self.mapping_too_large() {
+            let beside = needed.saturating_sub(mapping);
+            let [needed, left, limit, short] = apart([needed, left, limit, needed.saturating_sub(left)]);
+            return format!(
+                "it takes {needed} of address space, {mapping} of them for the mapped pack and {beside} beside it, and {left} \
+                 of the limit of {limit} (ulimit -v) can be had, {short} too little"
+            );
+        }
+        let short = self.needed.saturating_sub(self.available);
+        let whole = self.ends_at_limit.unwrap_or(self.usable);
+        let [needed, available, whole, short] = apart([self.needed, self.available, whole, short]);
+        let of = match self.ends_at_limit {
+            Some(_) => format!("of the limit of {whole} on address space or data (ulimit -v, ulimit -d)"),
+            None => format!("of {whole} usable here"),
+        };
+        format!(
+            "it may take {needed} of memory more than the program holds, and {available} {of} can be had now, {short} too little"
+        )
+    }
+
+    /// What happens to those who go on all the same.
+    fn risk(&self) -> &'static str {
+        if self.mapping_too_large().is_some() {
+            "the system will refuse to map the pack, and the run ends there"
+        } else if self.ends_at_limit.is_some() {
+            "the system will refuse an allocation, and the run ends there"
+        } else {
+            "expect swapping, or the system kills this program or another one"
+        }
+    }
+
     fn way_out(&self) -> String {
+        let limit = self.address_space.filter(|space| !space.fits());
+        let raise = limit.map(|space| format!("ulimit -v {} or more", space.limit_kib()));
+        if self.mapping_too_large().is_some() {
+            let raise = raise.unwrap_or_default();
+            return format!("give --residency streamed, which maps nothing, or raise the limit ({raise})");
+        }
         // Rounded so that it works when it is typed in: the largest down, the smallest up.
         let (largest, smallest) = (self.largest_budget.0 >> 20, self.smallest_budget.0.div_ceil(1 << 20));
         let lower = if largest >= smallest {
             format!("give --budget {largest}MiB or less (from {smallest}MiB on it works)")
+        } else if self.ends_at_limit.is_some() {
+            format!("no budget that works fits now (the smallest is {smallest}MiB)")
         } else {
             format!("no budget that works fits now (the smallest is {smallest}MiB): free memory")
         };
-        format!("{lower}, or --memory-gate off, which risks swapping and being killed")
+        match raise {
+            Some(raise) => format!("{lower}, or raise the limit ({raise})"),
+            None if self.ends_at_limit.is_some() => format!("{lower}, or raise the limit"),
+            None => format!("{lower}, or --memory-gate off, which risks swapping and being killed"),
+        }
     }
 }
 
 impl std::fmt::Display for Gate {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { needed, available, usable, .. } = self;
         write!(
             formatter,
-            "this run may take {needed} of memory more than the program holds, and {available} can be had now \
-             ({usable} usable here); nothing was loaded: {}",
+            "this run does not fit now: {}; nothing was loaded: {}",
+            self.shortage(),
             self.way_out()
         )
     }
@@ -161,7 +245,7 @@ mod tests {
 
     fn gate(configuration: &LoadConfiguration, bytes: u64, available: u64, held: u64) -> Gate {
         let smallest = Bytes::from_mib(100);
-        Gate::judge(configuration, &facts(available), &planned(bytes), smallest, Bytes(held))
+        Gate::judge(configuration, &facts(available), &planned(bytes), None, smallest, Bytes(held))
     }
 
     #[test]
@@ -177,7 +261,14 @@ mod tests {
     fn a_refusal_has_the_figures_and_a_budget_that_passes() {
         let refused = gate(&LoadConfiguration::default(), 600 << 20, 500 << 20, 0);
         let error = refused.pass().expect_err("refused").to_string();
-        for part in ["600.0 MiB", "500.0 MiB", "1000.0 MiB usable", "--budget 500MiB", "--memory-gate off"] {
+        for part in [
+            "600.0 MiB",
+            "500.0 MiB",
+            "1000.0 MiB usable",
+            "100.0 MiB too little",
+            "--budget 500MiB",
+            "--memory-gate off",
+        ] {
             assert!(error.contains(part), "{error} lacks {part}");
         }
         assert!(refused.note().is_some_and(|note| note.contains("refused")));
@@ -195,5 +286,65 @@ mod tests {
             assert!(note.contains(part), "{note} lacks {part}");
         }
         assert_eq!(gate(&configuration, 600 << 20, 700 << 20, 0).note(), None);
+    }
+
+    /// Limits of the shell on a machine with plenty of memory.
+    fn limited(address_space: Option<u64>, data: Option<u64>) -> MachineFacts {
+        let left = [address_space, data].into_iter().flatten().min().map(Bytes);
+        MachineFacts {
+            address_space_limit: left.map(|left| left.saturating_add(Bytes::from_mib(50))),
+            address_space_left: address_space.map(Bytes),
+            data_left: data.map(Bytes),
+            available: left.unwrap_or(Bytes::from_mib(1000)),
+            ..facts(1000 << 20)
+        }
+    }
+
+    #[test]
+    fn a_limit_of_the_shell_is_told_as_one() {
+        let smallest = Bytes::from_mib(100);
+        for (address_space, data) in [(Some(500 << 20), None), (None, Some(500 << 20))] {
+            for setting in [MemoryGate::On, MemoryGate::Off] {
+                let configuration = LoadConfiguration::default().memory_gate(setting);
+                let machine = limited(address_space, data);
+                let gate =
+                    Gate::judge(&configuration, &machine, &planned(600 << 20), None, smallest, Bytes::ZERO);
+                assert!(!gate.passes);
+                let said = format!("{} {gate}", gate.note().expect("a note"));
+                assert!(said.contains("ulimit -v") && said.contains("100.0 MiB too little"), "{said}");
+                assert!(!said.contains("swap") && !said.contains("kill"), "nothing swaps at a limit: {said}");
+                assert_eq!(setting == MemoryGate::Off, said.contains("refuse an allocation"), "{said}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mapped_pack_counts_as_a_whole_under_a_limit_on_address_space() {
+        let configuration = LoadConfiguration::default();
+        let judge = |machine: &MachineFacts, mapping: Option<u64>| {
+            let (plan, smallest) = (planned(100 << 20), Bytes::from_mib(50));
+            Gate::judge(&configuration, machine, &plan, mapping.map(Bytes), smallest, Bytes::ZERO)
+        };
+        let machine = limited(Some(500 << 20), None);
+        assert!(judge(&machine, None).passes && judge(&machine, Some(400 << 20)).passes);
+        assert!(judge(&limited(None, None), Some(4000 << 20)).passes, "without a limit a mapping is free");
+        assert!(judge(&limited(None, Some(500 << 20)), Some(4000 << 20)).passes, "a mapped file is no data");
+        let refused = judge(&machine, Some((400 << 20) + 1));
+        let said = refused.pass().expect_err("refused").to_string();
+        // 550 MiB are the limit, and a byte rounds up.
+        for part in
+            ["524288001 B", "524288000 B", "--residency streamed", "ulimit -v 563201", "nothing was loaded"]
+        {
+            assert!(said.contains(part), "{said} lacks {part}");
+        }
+        let open = Gate { setting: Setting { value: MemoryGate::Off, ..refused.setting }, ..refused };
+        assert!(open.note().is_some_and(|note| note.contains("refuse to map the pack")), "{open}");
+    }
+
+    #[test]
+    fn two_figures_that_differ_look_different() {
+        let refused = gate(&LoadConfiguration::default(), (600 << 20) + 1, 600 << 20, 0);
+        let said = refused.to_string();
+        assert!(said.contains("629145601 B") && said.contains("629145600 B"), "{said}");
     }
 }

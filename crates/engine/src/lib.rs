@@ -32,6 +32,7 @@ mod inspect;
 mod keeper;
 mod learnt;
 mod machine;
+mod notes;
 mod packs;
 mod plan;
 mod predict;
@@ -55,10 +56,10 @@ pub use coldpress_experts::{
 pub use coldpress_formats::FormatError;
 pub use coldpress_kernels::Isa;
 pub use coldpress_kernels::probe::processor_name;
-pub use coldpress_memory::sys::{DirectIo, process_exists};
+pub use coldpress_memory::sys::{DirectIo, process_exists, share_one_heap_under_a_limit};
 pub use coldpress_memory::{
-    BudgetSpec, Bytes, DoesNotFit, Ledger, LedgerSnapshot, MachineFacts, Plan, SizeSpec, StorageFacts,
-    StorageKind, Suggestion, Swap, SystemFacts,
+    BudgetSpec, Bytes, DoesNotFit, Ledger, LedgerSnapshot, MachineFacts, MemoryError, Plan, SizeSpec,
+    StorageFacts, StorageKind, Suggestion, Swap, SystemFacts, apart,
 };
 pub use coldpress_model::{KvType, Phase, PhaseStretch, PhaseTimes};
 pub use coldpress_text::Message;
@@ -73,7 +74,7 @@ pub use disk_tuning::{Basis, PageCacheUse, Reading};
 pub use error::EngineError;
 pub use files::begins_with;
 pub use forecast::{DiskRoom, Forecast, ForecastRequest, WhatIf, forecast};
-pub use gate::Gate;
+pub use gate::{AddressSpace, Gate};
 pub use generate::{FinishReason, GenerateObserver, GenerateOptions, Generation, Session, Silent};
 pub use inspect::{Inspection, inspect, model_file_bytes};
 pub use keeper::{IdleRelease, LiveStatus, RuntimeHandle};
@@ -91,7 +92,7 @@ pub use press::{MemoryGate, Press, PressStatus, ResidentCap, Thinking};
 pub use probe::{ProbeReport, ProbedShare};
 pub use runtime::{LoadObserver, LoadStage, PeakMemory, Runtime, Status};
 pub use sampling::{Sampler, Sampling, greedy};
-pub use settings::{EffectiveSetting, Setting, SettingKey};
+pub use settings::{EffectiveSetting, GivenAs, Setting, SettingKey};
 pub use simulate::{Capacity, PolicyCurve, Simulation, simulate};
 pub use timeline::TokenTimeline;
 pub use trace::write_trace;

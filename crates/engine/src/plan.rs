@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use coldpress_experts::pack::PackLayout;
 use coldpress_experts::{
     Geometry, LazyConfig, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, RouteTelemetry, mapped_place_bytes,
     read_ring_bytes,
@@ -21,13 +22,14 @@ use coldpress_model::{
 };
 use coldpress_workers::WORKER_STACK_BYTES;
 
-use crate::configuration::{ForceMode, LoadConfiguration, PackUse, Residency};
+use crate::configuration::{LoadConfiguration, PackUse, Residency};
 use crate::disk_tuning::Reading;
 use crate::error::EngineError;
 use crate::files::open_model;
 use crate::gate::Gate;
 use crate::keeper::SlotPlan;
 use crate::learnt::PolicyChoice;
+use crate::notes;
 use crate::packs;
 use crate::press::{LOW_RAM_CHUNK, LOW_RAM_CONTEXT, Press, ResidentCap, default_advice_cap};
 use crate::sampling::Sampler;
@@ -194,7 +196,8 @@ pub(crate) fn prepare_file(
     let complete = file.missing_bytes() == 0;
     let spec = describe(&file).map_err(EngineError::BadModel)?;
     let geometry = if spec.experts.is_empty() { None } else { Some(Geometry::new(&spec.experts)?) };
-    let kernels = kernels_for(configuration.isa)?;
+    let kernels =
+        kernels_for(configuration.isa).map_err(|error| configuration.blame(SettingKey::Isa, error))?;
     let mut notes = Vec::new();
     let pack = match &geometry {
         Some(geometry) if complete => packs::find(&configuration.pack, &file, &spec, geometry, &mut notes)?,
@@ -225,17 +228,14 @@ pub(crate) fn prepare_file(
         PolicyChoice::of(&configuration.clone().without_profiles(), &file, &spec, &mut notes)?
     };
     let room = shares.room(configuration, packed, spare, &plan)?;
-    let gate = Gate::of(configuration, &facts, &plan, room.smallest_budget);
-    let mut mode_notes = mode_notes(residency, configuration.force_mode);
-    if let Some(note) = gate.note() {
+    let mapping = (residency == Residency::Mapped).then_some(geometry.as_ref()).flatten();
+    let mapping = mapping.map(|geometry| Bytes(PackLayout::new(geometry).file_bytes()));
+    let gate = Gate::of(configuration, &facts, &plan, mapping, room.smallest_budget);
+    if gate.note().is_some() {
         // The gate says the same with what others hold.
         plan.notes.retain(|note| !matches!(note, PlanNote::MoreThanUsable { .. }));
-        mode_notes.push(note);
-    }
-    if configuration.router_advice && residency != Residency::Mapped {
-        mode_notes.push("router advice has no effect here: it is for --residency mapped".to_owned());
-    } else if configuration.router_advice && advice_bytes == Bytes::ZERO {
-        mode_notes.push("the budget has no room for router advice: it keeps nothing".to_owned());
+    } else if facts.ends_at_limit() {
+        plan.notes.iter_mut().for_each(at_limit);
     }
     let mut report = PlanReport {
         model: summary(&file, &spec, geometry.as_ref()),
@@ -251,35 +251,26 @@ pub(crate) fn prepare_file(
         kv_type: configuration.kv_type.name(),
         reading,
         policy,
-        notes: mode_notes,
+        notes: Vec::new(),
         gate,
         settings: Vec::new(),
         plan,
     };
     report.settings = effective(configuration, &report);
+    report.notes = notes::of(&notes::Subject {
+        configuration,
+        report: &report,
+        has_pack: packed,
+        metadata: file.metadata(),
+    });
     Ok(Prepared { file, spec, kernels, pack, report, room, notes })
 }
 
-/// What the figures of a plan do not say about a mode.
-fn mode_notes(residency: Residency, force_mode: ForceMode) -> Vec<String> {
-    let notes: &[&str] = match (residency, force_mode) {
-        (Residency::Auto | Residency::Resident | Residency::Streamed, _) => &[],
-        (Residency::Paged, _) => &[
-            "experts pass through the page cache, which fills with them beside the budget: the budget bounds this process, \
-             not what the system caches for it",
-        ],
-        (Residency::Mapped, ForceMode::Soft) => &[
-            "experts are used in place and checked each time they come to a place; the system may drop and read pages of \
-             theirs in between, unchecked",
-            "experts that lose their place leave this process, not the page cache, which fills beside the budget; \
-             --force-mode force drops them there too",
-        ],
-        (Residency::Mapped, ForceMode::Force) => &[
-            "experts are used in place and checked each time they come to a place; the system may drop and read pages of \
-             theirs in between, unchecked",
-        ],
-    };
-    notes.iter().map(|note| (*note).to_owned()).collect()
+/// What is said of the machine where what can be had ends at a limit instead.
+fn at_limit(note: &mut PlanNote) {
+    if let PlanNote::MoreThanUsable { total, usable } = *note {
+        *note = PlanNote::MoreThanLimit { total, limit: usable };
+    }
 }
 
 /// The kernels of `isa`, or the best ones of this machine.
@@ -344,10 +335,10 @@ fn cold_fraction(
     let least = slots_minimum.min(total);
     if held < least {
         return Err(EngineError::BadOption(format!(
-            "a resident cap of {cap} holds {held} experts of {largest}; one token and the reads of the next one need {least}: \
-             give {} {} or more, or a smaller cold fraction instead of a cap",
-            SettingKey::ResidentCap.flag(),
-            largest.saturating_mul(least).0
+            "a resident cap of {cap} ({}) holds {held} experts of {largest}; one token and the reads of the next one need \
+             {least}: give {} or more, or a smaller cold fraction instead of a cap",
+            configuration.given(SettingKey::ResidentCap),
+            configuration.instead(SettingKey::ResidentCap, largest.saturating_mul(least).0)
         )));
     }
     // Half an expert more, so that rounding in the share cannot lose one.
@@ -388,8 +379,10 @@ impl Shares<'_> {
             return Ok((Residency::Resident, reason.to_owned(), divide(&input)?));
         }
         if configuration.residency == Residency::Mapped && self.geometry.is_some() && !packed {
-            let reason = "experts can be used in place in a pack only: run `coldpress pack` first, or choose another residency";
-            return Err(EngineError::BadOption(reason.to_owned()));
+            return Err(EngineError::BadOption(format!(
+                "experts can be used in place ({}) in a pack only: run `coldpress pack MODEL` first, or choose another residency",
+                configuration.given(SettingKey::Residency)
+            )));
         }
         let plan = divide(&input)?;
         if matches!(configuration.residency, Residency::Streamed | Residency::Paged | Residency::Mapped) {

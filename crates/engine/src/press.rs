@@ -264,20 +264,14 @@ impl LoadConfiguration {
         )))
     }
 
-    /// A setting as it was given, with its value and who chose it.
+    /// A setting with what it came to and how it was given.
     fn said(&self, key: SettingKey) -> String {
         let value = match key {
             SettingKey::Residency => self.residency.name().to_owned(),
             SettingKey::ResidentCap => self.resident_cap.to_string(),
             _ => self.press.to_string(),
         };
-        let origin = self.origins.of(key);
-        let by = match origin {
-            ChoiceOrigin::Flag => format!(", flag {}", key.flag()),
-            ChoiceOrigin::Environment => format!(", environment {}", key.variable()),
-            ChoiceOrigin::Default | ChoiceOrigin::Profile => format!(", {}", origin.name()),
-        };
-        format!("{} ({value}{by})", key.name())
+        format!("{} ({value}, {})", key.name(), self.given(key))
     }
 
     /// Whether router advice is on where it has an effect.

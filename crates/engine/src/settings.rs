@@ -9,6 +9,7 @@ use coldpress_memory::Bytes;
 
 use crate::configuration::{ChoiceOrigin, LoadConfiguration, PackUse, Residency};
 use crate::disk_tuning::Basis;
+use crate::error::EngineError;
 use crate::plan::PlanReport;
 
 /// A value and who chose it.
@@ -113,19 +114,37 @@ impl SettingKey {
     }
 }
 
-/// Who chose each setting.
+/// The words by which a setting was given, where a caller has several for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Origins([ChoiceOrigin; SettingKey::ALL.len()]);
+pub struct GivenAs {
+    /// The flag, with dashes.
+    pub flag: &'static str,
+    /// The environment variable.
+    pub variable: &'static str,
+    /// The value as it was written.
+    pub value: String,
+}
+
+/// Who chose each setting, and by which words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Origins {
+    by: [ChoiceOrigin; SettingKey::ALL.len()],
+    given: Vec<(SettingKey, GivenAs)>,
+}
 
 impl Default for Origins {
     fn default() -> Self {
-        Self([ChoiceOrigin::Default; SettingKey::ALL.len()])
+        Self { by: [ChoiceOrigin::Default; SettingKey::ALL.len()], given: Vec::new() }
     }
 }
 
 impl Origins {
     pub(crate) fn of(&self, key: SettingKey) -> ChoiceOrigin {
-        self.0[key as usize]
+        self.by[key as usize]
+    }
+
+    fn given(&self, key: SettingKey) -> Option<&GivenAs> {
+        self.given.iter().find(|(given, _)| *given == key).map(|(_, words)| words)
     }
 }
 
@@ -134,8 +153,51 @@ impl LoadConfiguration {
     /// what others chose says so after them.
     #[must_use]
     pub fn chosen_by(mut self, key: SettingKey, origin: ChoiceOrigin) -> Self {
-        self.origins.0[key as usize] = origin;
+        self.origins.by[key as usize] = origin;
+        self.origins.given.retain(|(given, _)| *given != key);
         self
+    }
+
+    /// Says by which words a setting was given, after [`Self::chosen_by`]; messages and reports then name them.
+    #[must_use]
+    pub fn given_as(mut self, key: SettingKey, words: GivenAs) -> Self {
+        self.origins.given.retain(|(given, _)| *given != key);
+        self.origins.given.push((key, words));
+        self
+    }
+
+    /// The flag and the variable for a setting: those that were used, else its own.
+    pub(crate) fn words_for(&self, key: SettingKey) -> (&'static str, &'static str) {
+        self.origins.given(key).map_or((key.flag(), key.variable()), |words| (words.flag, words.variable))
+    }
+
+    /// How to give `value` for a setting where it was given already.
+    pub(crate) fn instead(&self, key: SettingKey, value: impl std::fmt::Display) -> String {
+        let (flag, variable) = self.words_for(key);
+        match self.origins.of(key) {
+            ChoiceOrigin::Environment => format!("{variable}={value}"),
+            _ => format!("{flag} {value}"),
+        }
+    }
+
+    /// An error about the value of a setting, with how the value was given.
+    pub(crate) fn blame(&self, key: SettingKey, error: EngineError) -> EngineError {
+        match error {
+            EngineError::BadOption(text) => EngineError::BadOption(format!("{text} ({})", self.given(key))),
+            other => other,
+        }
+    }
+
+    /// A setting as it was given: `flag --ctx 512`, `environment COLDPRESS_CTX=512`, or who else chose it.
+    pub(crate) fn given(&self, key: SettingKey) -> String {
+        let (flag, variable) = self.words_for(key);
+        let value = self.origins.given(key).map(|words| words.value.as_str());
+        let with = |sign: &str| value.map_or(String::new(), |value| format!("{sign}{value}"));
+        match self.origins.of(key) {
+            ChoiceOrigin::Flag => format!("flag {flag}{}", with(" ")),
+            ChoiceOrigin::Environment => format!("environment {variable}{}", with("=")),
+            origin @ (ChoiceOrigin::Default | ChoiceOrigin::Profile) => origin.name().to_owned(),
+        }
     }
 
     /// Who chose a setting.
@@ -153,9 +215,9 @@ pub struct EffectiveSetting {
     pub value: String,
     /// Who chose it.
     pub origin: ChoiceOrigin,
-    /// The flag that chooses another value.
+    /// The flag that chooses another value; of several the one that was used.
     pub flag: &'static str,
-    /// The environment variable that does.
+    /// The environment variable that does; of several the one that was used.
     pub variable: &'static str,
 }
 
@@ -169,8 +231,8 @@ pub(crate) fn effective(configuration: &LoadConfiguration, report: &PlanReport) 
             SettingKey::Prefetch => report.policy.prefetch.origin,
             _ => configuration.origin(key),
         },
-        flag: key.flag(),
-        variable: key.variable(),
+        flag: configuration.words_for(key).0,
+        variable: configuration.words_for(key).1,
     };
     SettingKey::ALL.into_iter().map(row).collect()
 }
@@ -212,9 +274,10 @@ fn value(key: SettingKey, configuration: &LoadConfiguration, report: &PlanReport
         SettingKey::Threads => report.threads.to_string(),
         SettingKey::Isa => report.isa.to_owned(),
         SettingKey::RouterAdvice => on(configuration.router_advice),
-        SettingKey::RouterAdviceCap => match (configuration.router_advice, report.advice_bytes) {
+        SettingKey::RouterAdviceCap => match (configuration.router_advice, report.residency) {
             (false, _) => "unused".to_owned(),
-            (true, kept) => kept.to_string(),
+            (true, Residency::Mapped) => report.advice_bytes.to_string(),
+            (true, _) => "unused, for mapped only".to_owned(),
         },
         SettingKey::RouteTelemetry => match report.telemetry_bytes {
             Bytes::ZERO => on(configuration.route_telemetry),
@@ -236,6 +299,28 @@ fn value(key: SettingKey, configuration: &LoadConfiguration, report: &PlanReport
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_setting_is_named_by_the_words_that_were_used() {
+        let words = GivenAs {
+            flag: "--cold-fraction",
+            variable: "COLDPRESS_COLD_FRACTION",
+            value: "0.50".to_owned(),
+        };
+        let given = |origin| {
+            LoadConfiguration::default()
+                .cold_fraction(0.5)
+                .chosen_by(SettingKey::Press, origin)
+                .given_as(SettingKey::Press, words.clone())
+        };
+        let (flag, variable) = (given(ChoiceOrigin::Flag), given(ChoiceOrigin::Environment));
+        assert_eq!(flag.given(SettingKey::Press), "flag --cold-fraction 0.50");
+        assert_eq!(variable.given(SettingKey::Press), "environment COLDPRESS_COLD_FRACTION=0.50");
+        assert_eq!(flag.instead(SettingKey::Press, 0.1), "--cold-fraction 0.1");
+        assert_eq!(variable.instead(SettingKey::Press, 0.1), "COLDPRESS_COLD_FRACTION=0.1");
+        let again = flag.cold_fraction(0.25);
+        assert_eq!(again.given(SettingKey::Press), "flag --press", "other words were not said");
+    }
 
     #[test]
     fn every_setting_has_names_of_its_own() {
