@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use coldpress::{BudgetSpec, Bytes, Capacity, Residency, SizeSpec};
 
 use crate::flags::{Flags, SeriesFlags};
-use crate::values::policy;
+use crate::values::{policy, size};
 
 /// Steps of a range of cache sizes.
 const RANGE_STEPS: usize = 8;
@@ -369,11 +369,7 @@ fn named<T: Copy + Send + Sync + 'static>(
 
 /// `64GiB`.
 fn memory(text: &str) -> Result<Bytes, String> {
-    match text.parse::<SizeSpec>() {
-        Ok(SizeSpec::Exact(bytes)) if bytes != Bytes::MAX => Ok(bytes),
-        Ok(_) => Err(format!("'{text}' is not a size such as 64GiB")),
-        Err(error) => Err(error.to_string()),
-    }
+    size(text, "64GiB")
 }
 
 /// `3GB/s`, in bytes per second.
@@ -429,6 +425,17 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_size_that_is_none_is_answered_with_what_is_wrong_and_what_a_size_is() {
+        let unit = memory("1PiB").expect_err("no unit");
+        for part in ["unknown unit", "TiB", "1PiB is written 1024TiB", "64GiB"] {
+            assert!(unit.contains(part), "{unit} lacks {part}");
+        }
+        assert!(!unit.contains("%model"), "what a budget may be is not said of a memory: {unit}");
+        assert!(memory("99999999999TiB").expect_err("too large").contains("sizes end below 16777216TiB"));
+        assert_eq!(memory("1024TiB"), Ok(Bytes(1 << 50)));
     }
 
     #[test]

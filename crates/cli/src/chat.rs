@@ -9,9 +9,10 @@ use anyhow::{Context, Result};
 use coldpress::{EngineError, FinishReason, GenerateOptions, Message, Runtime};
 
 use crate::arguments::ChatArguments;
+use crate::effects::Use;
 use crate::environment::Environment;
 use crate::run::{Screen, final_line};
-use crate::{Ended, Usage, interrupt, load, output, status};
+use crate::{Ended, Usage, interrupt, load, output};
 
 /// Temperature when the user does not choose one.
 const TEMPERATURE_DEFAULT: f32 = 0.7;
@@ -21,13 +22,13 @@ const TEMPERATURE_DEFAULT: f32 = 0.7;
 /// # Errors
 /// Loading or generating failed, the file has no chat template, or standard output failed.
 pub fn chat(arguments: &ChatArguments, environment: &Environment) -> Result<Ended> {
-    let configuration = load::conversation(&arguments.load, environment);
-    let mut runtime = load::load(&arguments.load.model, &configuration)?;
+    let configuration = load::configuration(&arguments.load, environment, Use::Chat);
+    let (mut runtime, _state) =
+        load::load(&arguments.load.model, &configuration, Use::Chat.name(), environment)?;
     if !runtime.has_chat_template() {
         let reason = "this file has no chat template: use `run --raw` to continue a text";
         return Err(Usage(anyhow::anyhow!(reason)).into());
     }
-    let _state = status::Publication::begin(&runtime, "chat", &arguments.load.model, environment);
     let probed = runtime.probe()?;
     output::line(&format!("ready: one token after {:.1} s, {} held", probed.time.as_secs_f64(), probed.anon));
     let options = GenerateOptions {

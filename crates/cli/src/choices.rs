@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Arg;
 use coldpress::{
-    BudgetSpec, ChoiceOrigin, ForceMode, IdleRelease, Isa, KvType, LoadConfiguration, MemoryGate, PackUse,
-    Prefetch, Press, ReaderKind, Residency, SettingKey, SizeSpec, Thinking,
+    BudgetSpec, ChoiceOrigin, ForceMode, GivenAs, IdleRelease, Isa, KvType, LoadConfiguration, MemoryGate,
+    PackUse, Prefetch, Press, ReaderKind, Residency, SettingKey, SizeSpec, Thinking,
 };
 
 use crate::flags::{Flags, Given};
@@ -36,6 +36,12 @@ impl Row {
     /// The flag, without dashes.
     pub fn flag(&self) -> &'static str {
         self.other.map_or(self.key.flag(), |(flag, _)| flag).trim_start_matches('-')
+    }
+
+    /// The words for `value` of this setting.
+    fn given_as(&self, value: &str) -> GivenAs {
+        let flag = self.other.map_or(self.key.flag(), |(flag, _)| flag);
+        GivenAs { flag, variable: self.variable(), value: value.to_owned() }
     }
 
     /// The environment variable.
@@ -357,7 +363,7 @@ pub static ROWS: [Row; SettingKey::ALL.len() + 1] = [
     Row {
         key: SettingKey::MemoryGate,
         value_name: "GATE",
-        help: "Whether a run that needs more memory than can be had now is refused: on, off (it may swap or be killed) \
+        help: "Whether a run that needs more memory than can be had now is refused: on, off (it may swap, be killed, or fail) \
                [default: on]",
         apply: |choices, text| {
             let gate = if switch(text)? { MemoryGate::On } else { MemoryGate::Off };
@@ -416,7 +422,7 @@ pub struct Choices {
     pack_file: Option<PathBuf>,
     hotlist: bool,
     disk_probe: bool,
-    chosen: Vec<(SettingKey, ChoiceOrigin)>,
+    chosen: Vec<(Given, ChoiceOrigin)>,
     /// Who holds the experts' bytes, as asked.
     pub residency: Residency,
     /// Folder for packs, profiles and hotlists; `None` where no cache folder is known.
@@ -449,9 +455,9 @@ impl Choices {
         for (level, origin) in
             [(variables, ChoiceOrigin::Environment), (flags.0.as_slice(), ChoiceOrigin::Flag)]
         {
-            for Given { row, value } in level {
-                (row.apply)(&mut choices, value).expect("a value is checked when it is read");
-                choices.chosen.push((row.key, origin));
+            for given in level {
+                (given.row.apply)(&mut choices, &given.value).expect("a value is checked when it is read");
+                choices.chosen.push((given.clone(), origin));
             }
         }
         choices
@@ -492,9 +498,24 @@ impl Choices {
         }
         // What was set above for everybody is nobody's choice.
         SettingKey::ALL.into_iter().fold(configuration, |configuration, key| {
-            let last = self.chosen.iter().rev().find(|&&(chosen, _)| chosen == key);
-            configuration.chosen_by(key, last.map_or(ChoiceOrigin::Default, |&(_, origin)| origin))
+            let last = self.chosen.iter().rev().find(|(given, _)| given.row.key == key);
+            let Some((Given { row, value }, origin)) = last else {
+                return configuration.chosen_by(key, ChoiceOrigin::Default);
+            };
+            configuration.chosen_by(key, *origin).given_as(key, row.given_as(value))
         })
+    }
+
+    /// Why the flag or variable for when packs are written changes nothing; `None` where it does.
+    pub fn prestack_unused(&self) -> Option<&'static str> {
+        match (self.prestack, &self.pack_file, &self.pack_folder) {
+            (Prestack::Never, ..) => None,
+            (_, Some(_), _) => Some("a pack was named, and it is used as it is"),
+            (_, None, None) => {
+                Some("no cache folder is known (HOME is not set): name one with --prestack-dir")
+            }
+            (_, None, Some(_)) => None,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Every setting has a variable; the table in `choices.rs` names them all and says what their values mean. An empty variable
 //! counts as not set. A value that means nothing is an error that names the variable; a name that begins like ours and is
-//! none is a note with the nearest one. A flag wins over its variable.
+//! none is a note, with the nearest one where that is near. A flag wins over its variable.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::flags::{Flags, Given};
 /// What all our variables begin with.
 const PREFIX: &str = "COLDPRESS_";
 /// Names with more changes between them are not mistaken for each other.
-const CHANGES_MAX: usize = 4;
+const CHANGES_MAX: usize = 2;
 
 /// What the environment asks for.
 #[derive(Debug)]
@@ -49,9 +49,11 @@ impl Environment {
             }
             if let Some(earlier) = variables.iter().find(|given| given.row.key == row.key) {
                 bail!(
-                    "{} and {} both choose the {}: leave one of them out",
+                    "{}={} and {}={} both choose the {}: leave one of them out",
                     earlier.row.variable(),
+                    earlier.value.escape_debug(),
                     row.variable(),
+                    value.escape_debug(),
                     row.key.name()
                 );
             }
@@ -66,7 +68,7 @@ impl Environment {
                 .map(|cache| cache.join("coldpress"))
         };
         let mut unknown: Vec<String> = names.filter(|name| name.starts_with(PREFIX)).collect();
-        unknown.retain(|name| ROWS.iter().all(|row| row.variable() != name.as_str()));
+        unknown.retain(|name| ROWS.iter().all(|row| row.variable() != name.as_str()) && set(name).is_some());
         unknown.sort_unstable();
         let runtime_folder =
             folder("XDG_RUNTIME_DIR").filter(|folder| folder.is_absolute() && folder.is_dir());
@@ -98,7 +100,12 @@ impl Environment {
 
 fn unknown_note(name: &str) -> String {
     let nearest = ROWS.iter().map(|row| row.variable()).min_by_key(|known| changes(name, known));
-    let nearest = nearest.filter(|known| changes(name, known) <= CHANGES_MAX);
+    // Of a short name, two letters are most of it.
+    let is_near = |known: &&str| {
+        let changes = changes(name, known);
+        changes <= CHANGES_MAX && 2 * changes <= known.len() - PREFIX.len()
+    };
+    let nearest = nearest.filter(is_near);
     let meant = nearest.map_or_else(String::new, |known| format!("; did you mean {known}?"));
     // The name comes from outside and goes to a terminal.
     let name: String = name.escape_debug().take(80).collect();
@@ -168,7 +175,7 @@ mod tests {
     fn two_variables_for_one_setting_are_refused() {
         let both = [("COLDPRESS_PRESS", "auto"), ("COLDPRESS_COLD_FRACTION", "0.5")];
         let message = read(&both).expect_err("refused").to_string();
-        assert!(both.iter().all(|(name, _)| message.contains(name)), "{message}");
+        assert!(both.iter().all(|(name, value)| message.contains(&format!("{name}={value}"))), "{message}");
     }
 
     #[test]
@@ -178,6 +185,26 @@ mod tests {
         assert_eq!(notes.len(), 2, "{notes:?}");
         assert!(notes[0].ends_with("did you mean COLDPRESS_BUDGET?"), "{notes:?}");
         assert!(notes[1].contains("COLDPRESS_SOMETHING_ELSE") && !notes[1].contains("mean"), "{notes:?}");
+    }
+
+    #[test]
+    fn only_names_that_are_near_are_suggested() {
+        let note = |name: &str| read(&[(name, "1")]).expect("valid").notes.remove(0);
+        for (name, meant) in
+            [("CXT", None), ("KW", Some("KV")), ("IDEL_AFTER", Some("IDLE_AFTER")), ("PACKS", Some("PACK"))]
+        {
+            let note = note(&format!("COLDPRESS_{name}"));
+            let wanted = meant.map(|meant| format!("did you mean COLDPRESS_{meant}?"));
+            assert_eq!(note.split("; ").nth(1), wanted.as_deref(), "{note}");
+        }
+        for far in ["COLDPRESS_CACHE", "COLDPRESS_X", "COLDPRESS_DEBUG", "COLDPRESS_HOME", "COLDPRESS_"] {
+            assert!(!note(far).contains("mean"), "{}", note(far));
+        }
+    }
+
+    #[test]
+    fn an_unknown_variable_that_is_empty_is_not_set() {
+        assert!(read(&[("COLDPRESS_BUGDET", "")]).expect("valid").notes.is_empty());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 
 use crate::arguments::LogitsArguments;
+use crate::effects::Use;
 use crate::environment::Environment;
 use crate::npy::NpyWriter;
 use crate::{Ended, Usage, interrupt, load, output};
@@ -13,8 +14,9 @@ use crate::{Ended, Usage, interrupt, load, output};
 /// The ids are not readable, loading or computing failed, or the file cannot be written.
 pub fn logits(arguments: &LogitsArguments, environment: &Environment) -> Result<Ended> {
     let ids = ids(&arguments.ids).map_err(Usage)?;
-    let configuration = load::configuration(&arguments.load, environment);
-    let mut runtime = load::load(&arguments.load.model, &configuration)?;
+    let configuration = load::configuration(&arguments.load, environment, Use::Logits);
+    let (mut runtime, _state) =
+        load::load(&arguments.load.model, &configuration, Use::Logits.name(), environment)?;
     let mut file = NpyWriter::create(&arguments.out, ids.len(), runtime.vocabulary())?;
     let mut failure = None;
     runtime.logits(&ids, &mut |_, logits| {

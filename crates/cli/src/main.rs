@@ -11,6 +11,7 @@ mod chat;
 mod choices;
 mod disk;
 mod doctor;
+mod effects;
 mod environment;
 mod flags;
 mod inspect;
@@ -58,6 +59,7 @@ pub enum Ended {
 }
 
 fn main() -> ExitCode {
+    coldpress::share_one_heap_under_a_limit();
     let arguments = Arguments::parse();
     let json = arguments.command.json();
     match dispatch(arguments) {

@@ -8,6 +8,7 @@ use coldpress::PackReport;
 use crate::arguments::PackArguments;
 use crate::environment::Environment;
 use crate::load::Bars;
+use crate::status::Publication;
 use crate::{Ended, Usage, choices, output};
 
 /// Runs the command.
@@ -16,7 +17,8 @@ use crate::{Ended, Usage, choices, output};
 /// Packing or checking failed, there is no place for the pack, or standard output failed.
 pub fn pack(arguments: &PackArguments, environment: &Environment) -> Result<Ended> {
     let place = place(arguments, environment)?;
-    let mut bars = Bars::default();
+    let publication = Publication::begin("pack", &arguments.model, environment);
+    let mut bars = Bars::published(&publication);
     let budget = arguments.budget.and_then(|budget| choices::size(budget, &arguments.model));
     let report = if arguments.verify {
         coldpress::verify_pack(&arguments.model, &place, budget, &mut bars)?

@@ -8,6 +8,7 @@ use coldpress::{
 };
 
 use crate::arguments::PlanArguments;
+use crate::effects::Use;
 use crate::environment::Environment;
 use crate::load::Bars;
 use crate::{Ended, load, output};
@@ -18,7 +19,7 @@ use crate::{Ended, load, output};
 /// A header is bad, the budget cannot work, or standard output failed.
 pub fn plan(arguments: &PlanArguments, environment: &Environment) -> Result<Ended> {
     // As `run` and `chat` would.
-    let configuration = load::conversation(&arguments.load, environment);
+    let configuration = load::configuration(&arguments.load, environment, Use::Plan);
     let request = ForecastRequest {
         prompt_tokens: arguments.prompt_tokens as u64,
         answer_tokens: (arguments.answer_words as f64 * TOKENS_PER_WORD).ceil() as u64,
@@ -156,9 +157,10 @@ fn rooms(forecast: &Forecast) -> String {
         text.push('\n');
     }
     let disk = |room: &coldpress::DiskRoom| {
-        let free = room.free.map_or("free space unknown".to_owned(), |free| format!("{free} free"));
+        let [needed, free] = coldpress::apart([room.needed, room.free.unwrap_or(room.needed)]);
+        let free = room.free.map_or("free space unknown".to_owned(), |_| format!("{free} free"));
         let verdict = if room.fits() { "" } else { ": too little" };
-        format!("{} ({free} in {}){verdict}", room.needed, room.folder.display())
+        format!("{needed} ({free} in {}){verdict}", room.folder.display())
     };
     if let Some(download) = &forecast.download {
         text.push_str(&format!("missing: {} of the model are still to come\n", disk(download)));

@@ -6,9 +6,10 @@ use anyhow::{Context, Result, bail};
 use coldpress::{FinishReason, GenerateObserver, GenerateOptions, Generation, Message, Runtime, Status};
 
 use crate::arguments::RunArguments;
+use crate::effects::Use;
 use crate::environment::Environment;
 use crate::progress::{Progress, Unit};
-use crate::{Ended, Usage, interrupt, load, output, settings, status};
+use crate::{Ended, Usage, interrupt, load, output, settings};
 
 /// Runs the command.
 ///
@@ -18,9 +19,9 @@ pub fn run(arguments: &RunArguments, environment: &Environment) -> Result<Ended>
     if arguments.prompt.is_none() && std::io::stdin().is_terminal() {
         return Err(Usage(anyhow::anyhow!("no prompt: give one with -p, or pipe it in")).into());
     }
-    let configuration = load::conversation(&arguments.load, environment);
-    let mut runtime = load::load(&arguments.load.model, &configuration)?;
-    let _state = status::Publication::begin(&runtime, "run", &arguments.load.model, environment);
+    let used = Use::Run { raw: arguments.raw, json: arguments.json };
+    let configuration = load::configuration(&arguments.load, environment, used);
+    let (mut runtime, _state) = load::load(&arguments.load.model, &configuration, used.name(), environment)?;
     let prompt = prompt(arguments, runtime.prompt_bytes_max())?;
     let ids = encode(&runtime, arguments, &prompt)?;
     let mut session = runtime.session()?;
@@ -136,9 +137,10 @@ impl GenerateObserver for Screen {
 
 /// The line that ends every answer.
 pub fn final_line(generation: &Generation, status: &Status) -> String {
+    let [peak, budget] = coldpress::apart([status.peak.rss, status.plan.plan.budget]);
     let budget = match status.plan.plan.budget {
         coldpress::Bytes::MAX => "unlimited budget".to_owned(),
-        budget => format!("budget {budget}"),
+        _ => format!("budget {budget}"),
     };
     let experts = generation.experts.as_ref().map_or_else(String::new, |experts| {
         let looked_up = experts.hits + experts.misses;
@@ -152,8 +154,7 @@ pub fn final_line(generation: &Generation, status: &Status) -> String {
         )
     });
     format!(
-        "peak {} of {budget}, {:.1} tok/s prefill, {:.1} tok/s decode{experts}",
-        status.peak.rss,
+        "peak {peak} of {budget}, {:.1} tok/s prefill, {:.1} tok/s decode{experts}",
         generation.prefill_tokens_per_second(),
         generation.decode_tokens_per_second(),
     )

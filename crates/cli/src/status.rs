@@ -1,6 +1,6 @@
 //! `coldpress status`: what the running programs of this user hold in memory, and why.
 //!
-//! `run` and `chat` write their state to a small file of their own about once a second, in `$XDG_RUNTIME_DIR/coldpress` or, where
+//! Commands that load a model, and `pack`, write their state to a small file of their own about once a second, in `$XDG_RUNTIME_DIR/coldpress` or, where
 //! there is none, `run` in the cache folder. Nothing listens and nothing waits: whoever asks reads files. A file is removed when
 //! its program ends, or by the next `status` when the program was killed.
 
@@ -8,11 +8,12 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use coldpress::{Bytes, Runtime, RuntimeHandle, process_exists};
+use coldpress::{Bytes, LoadStage, Runtime, RuntimeHandle, process_exists};
 use serde_json::{Value, json};
 
 use crate::arguments::StatusArguments;
@@ -28,53 +29,119 @@ const SILENCE_S: u64 = 5;
 /// Events shown of each program.
 const EVENTS_SHOWN: usize = 5;
 
-/// Keeps the state of a runtime where others find it, until it is dropped. Where the folder cannot be written there is no state,
-/// which spoils no answer.
+/// Keeps the state of this program where others find it, until it is dropped. Where the folder cannot be written there is no
+/// state, which spoils no answer.
 pub struct Publication {
-    stop: Option<Sender<()>>,
+    /// Dropped to stop; a message publishes at once.
+    wake: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    work: Arc<Mutex<Work>>,
+}
+
+/// What the program does.
+enum Work {
+    /// It has begun, or does a long piece of work before it can answer: `done` of `total` bytes.
+    Loading { stage: Option<LoadStage>, done: u64, total: u64 },
+    /// It answers, or waits for a question.
+    Ready { fixed: Value, handle: Box<RuntimeHandle> },
 }
 
 impl Publication {
-    /// Begins for `runtime`, which answers for the command called `command`.
-    pub fn begin(runtime: &Runtime, command: &str, model: &Path, environment: &Environment) -> Self {
+    /// Begins for the command called `command`, which loads or packs `model`.
+    pub fn begin(command: &str, model: &Path, environment: &Environment) -> Self {
+        let work = Arc::new(Mutex::new(Work::Loading { stage: None, done: 0, total: 0 }));
         let Some(folder) = environment.status_folders().into_iter().next() else {
-            return Self { stop: None, thread: None };
+            return Self { wake: None, thread: None, work };
         };
-        let status = runtime.status();
-        let fixed = json!({
+        let program = json!({
             "pid": std::process::id(),
             "command": command,
             "model": model.file_name().map(|name| name.to_string_lossy()),
             "started_unix_s": unix_seconds(),
+        });
+        let (wake, woken) = mpsc::channel();
+        let theirs = Arc::clone(&work);
+        let publish = move || {
+            let path = folder.join(format!("{}.json", std::process::id()));
+            loop {
+                // A full disk or a folder that was removed: the next second may be better.
+                let _ = write_state(&folder, &path, &state_of(&program, &theirs));
+                if woken.recv_timeout(PERIOD) == Err(RecvTimeoutError::Disconnected) {
+                    break;
+                }
+            }
+            let _ = fs::remove_file(path);
+        };
+        let builder = std::thread::Builder::new().name("coldpress-status".to_owned()).stack_size(256 << 10);
+        Self { wake: Some(wake), thread: builder.spawn(publish).ok(), work }
+    }
+
+    /// Shows how far a stage of the load is.
+    pub fn progress(&self, stage: LoadStage, done: u64, total: u64) {
+        *lock(&self.work) = Work::Loading { stage: Some(stage), done, total };
+    }
+
+    /// Shows the state of `runtime` from now on.
+    pub fn follow(&self, runtime: &Runtime) {
+        let status = runtime.status();
+        let fixed = json!({
             "residency": status.plan.residency,
             "policy": status.policy,
             "reader": status.reader,
             "experts_total": status.plan.plan.records_total,
             "press": status.press,
         });
-        let handle = runtime.handle();
-        let (stop, stopped) = mpsc::channel();
-        let publish = move || {
-            let path = folder.join(format!("{}.json", std::process::id()));
-            loop {
-                // A full disk or a folder that was removed: the next second may be better.
-                let _ = write_state(&folder, &path, &fixed, &handle);
-                match stopped.recv_timeout(PERIOD) {
-                    Err(RecvTimeoutError::Timeout) => {}
-                    Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
-                }
+        *lock(&self.work) = Work::Ready { fixed, handle: Box::new(runtime.handle()) };
+        if let Some(wake) = &self.wake {
+            // Without its thread nothing is published.
+            let _ = wake.send(());
+        }
+    }
+}
+
+/// What is guarded is replaced as a whole, so a panic elsewhere spoils nothing.
+fn lock(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
+    work.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The state of this moment.
+fn state_of(program: &Value, work: &Mutex<Work>) -> Value {
+    let mut state = program.clone();
+    state["updated_unix_s"] = json!(unix_seconds());
+    match &*lock(work) {
+        Work::Loading { stage, done, total } => {
+            let percent = 100.0 * *done as f64 / (*total).max(1) as f64;
+            state["loading"] = json!({
+                "stage": stage.map(stage_words),
+                "percent": (percent * 10.0).round() / 10.0,
+                "done_bytes": done,
+                "total_bytes": total,
+            });
+        }
+        Work::Ready { fixed, handle } => {
+            for (name, value) in fixed.as_object().into_iter().flatten() {
+                state[name] = value.clone();
             }
-            let _ = fs::remove_file(path);
-        };
-        let builder = std::thread::Builder::new().name("coldpress-status".to_owned()).stack_size(256 << 10);
-        Self { stop: Some(stop), thread: builder.spawn(publish).ok() }
+            state["now"] = serde_json::to_value(handle.status()).unwrap_or_default();
+        }
+    }
+    state
+}
+
+fn stage_words(stage: LoadStage) -> &'static str {
+    match stage {
+        LoadStage::Pack => "writing the pack",
+        LoadStage::Verify => "checking the pack",
+        LoadStage::Dense => "reading dense weights",
+        LoadStage::Experts => "reading experts",
+        LoadStage::DiskFile => "writing a file to measure the disk",
+        LoadStage::Disk => "measuring the disk",
     }
 }
 
 impl Drop for Publication {
     fn drop(&mut self) {
-        self.stop = None;
+        self.wake = None;
         if let Some(thread) = self.thread.take() {
             // It has nothing that could panic.
             let _ = thread.join();
@@ -87,17 +154,14 @@ fn unix_seconds() -> u64 {
 }
 
 /// Writes the state beside its place and renames it: a reader sees a whole state or none.
-fn write_state(folder: &Path, path: &Path, fixed: &Value, handle: &RuntimeHandle) -> Result<()> {
+fn write_state(folder: &Path, path: &Path, state: &Value) -> Result<()> {
     if !folder.is_dir() {
         use std::os::unix::fs::DirBuilderExt;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
-    let mut state = fixed.clone();
-    state["updated_unix_s"] = json!(unix_seconds());
-    state["now"] = serde_json::to_value(handle.status())?;
     let temporary = path.with_extension("tmp");
     let mut file = fs::File::create(&temporary)?;
-    serde_json::to_writer(&file, &state)?;
+    serde_json::to_writer(&file, state)?;
     file.flush()?;
     Ok(fs::rename(temporary, path)?)
 }
@@ -120,10 +184,7 @@ pub fn status(arguments: &StatusArguments, environment: &Environment) -> Result<
         output::json(&json!({ "programs": states }))?;
     } else if states.is_empty() {
         let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
-        output::text(&format!(
-            "no run or chat of coldpress is running (looked in {})\n",
-            folders.join(" and ")
-        ))?;
+        output::text(&format!("no program of coldpress is running (looked in {})\n", folders.join(" and ")))?;
     } else {
         let texts: Vec<String> = states.iter().map(describe).collect();
         output::text(&texts.join("\n"))?;
@@ -181,9 +242,11 @@ fn describe(state: &Value) -> String {
         bytes => Bytes(bytes).to_string(),
     };
     let silent_s = unix_seconds().saturating_sub(number("/updated_unix_s"));
-    let doing = match (state.pointer("/now/computing"), state.pointer("/now/released")) {
-        (Some(Value::Bool(true)), _) => "computing".to_owned(),
-        (_, Some(Value::String(released))) => format!("idle, gave back {}", plain(released)),
+    let loading = state.get("loading");
+    let doing = match (loading, state.pointer("/now/computing"), state.pointer("/now/released")) {
+        (Some(loading), ..) => stage(loading),
+        (_, Some(Value::Bool(true)), _) => "computing".to_owned(),
+        (_, _, Some(Value::String(released))) => format!("idle, gave back {}", plain(released)),
         _ => "waiting".to_owned(),
     };
     let doing = match silent_s {
@@ -192,13 +255,11 @@ fn describe(state: &Value) -> String {
             "no sign of life for {silent_s} s: stopped, or killed and its number is another program's"
         ),
     };
-    let mut lines = vec![format!(
-        "{} {} {}  {doing}, {}",
-        number("/pid"),
-        word("/command"),
-        word("/model"),
-        word("/residency")
-    )];
+    let program = format!("{} {} {}  {doing}", number("/pid"), word("/command"), word("/model"));
+    if loading.is_some() {
+        return format!("{program}\n");
+    }
+    let mut lines = vec![format!("{program}, {}", word("/residency"))];
     let mut row = |name: &str, text: String| lines.push(format!("  {name:<9}{text}"));
     row(
         "budget",
@@ -244,6 +305,15 @@ fn describe(state: &Value) -> String {
     lines.join("\n")
 }
 
+/// What a program does that is not ready yet.
+fn stage(loading: &Value) -> String {
+    let percent = loading.get("percent").and_then(Value::as_f64).unwrap_or(0.0);
+    match loading.get("stage").and_then(Value::as_str) {
+        Some(stage) => format!("loading: {}, {percent:.0} %", plain(stage)),
+        None => "loading: reading headers".to_owned(),
+    }
+}
+
 fn press(state: &Value) -> String {
     let enabled = state.pointer("/press/enabled").and_then(Value::as_bool);
     let cold = state.pointer("/press/cold_fraction").and_then(Value::as_f64);
@@ -270,4 +340,25 @@ fn pressure(state: &Value) -> String {
         format!("{cause} after {:.1} s: slots {from} -> {to}", number("at_ms") as f64 / 1e3)
     };
     last.iter().map(text).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loading(stage: Option<LoadStage>, done: u64, total: u64) -> Value {
+        let program = json!({ "pid": 7, "command": "run", "model": "m.gguf" });
+        state_of(&program, &Mutex::new(Work::Loading { stage, done, total }))
+    }
+
+    #[test]
+    fn a_program_that_loads_says_what_and_how_far() {
+        let begun = loading(None, 0, 0);
+        assert_eq!(describe(&begun), "7 run m.gguf  loading: reading headers\n");
+        let dense = loading(Some(LoadStage::Dense), 412, 1000);
+        assert_eq!(describe(&dense), "7 run m.gguf  loading: reading dense weights, 41 %\n");
+        assert_eq!(dense["loading"]["percent"], 41.2);
+        assert_eq!(dense["loading"]["total_bytes"], 1000);
+        assert!(dense.get("now").is_none());
+    }
 }

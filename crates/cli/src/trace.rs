@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 use coldpress::{Bytes, FinishReason, GenerateOptions, Message, RoutingTrace, Runtime, Sampling};
 
 use crate::arguments::TraceArguments;
+use crate::effects::Use;
 use crate::environment::Environment;
 use crate::run::Screen;
-use crate::{Ended, Usage, interrupt, load, output};
+use crate::{Ended, Usage, effects, interrupt, load, output};
 
 /// Runs the command. A stop keeps what was recorded.
 ///
@@ -19,8 +20,13 @@ pub fn trace(arguments: &TraceArguments, environment: &Environment) -> Result<En
     if arguments.prompt.is_empty() && arguments.prompt_file.is_empty() {
         return Err(Usage(anyhow::anyhow!("no prompt: give -p or --prompt-file")).into());
     }
-    let configuration = load::configuration(&arguments.load, environment).recording(Runtime::TRACE_BYTES);
-    let mut runtime = load::load(&arguments.load.model, &configuration)?;
+    let used = Use::Trace { raw: arguments.raw };
+    let configuration =
+        load::configuration(&arguments.load, environment, used).recording(Runtime::TRACE_BYTES);
+    if arguments.temperature == 0.0 && arguments.seed != 0 {
+        effects::tell(&[effects::greedy("--seed")]);
+    }
+    let (mut runtime, _state) = load::load(&arguments.load.model, &configuration, used.name(), environment)?;
     runtime.start_trace()?;
     let options = GenerateOptions {
         max_tokens: arguments.gen_tokens,

@@ -4,6 +4,7 @@ use anyhow::Result;
 use coldpress::{GenerateOptions, Prefetch, Runtime, Sampling, TuneReport};
 
 use crate::arguments::TuneArguments;
+use crate::effects::Use;
 use crate::environment::Environment;
 use crate::run::Screen;
 use crate::{Ended, Usage, bench, load, output, settings, simulate, trace};
@@ -22,8 +23,10 @@ pub fn tune(arguments: &TuneArguments, environment: &Environment) -> Result<Ende
         let reason = "no cache folder is known (HOME is not set): say where with --prestack-dir";
         return Err(Usage(anyhow::anyhow!(reason)).into());
     };
-    let configuration = load::configuration(&arguments.load, environment).recording(Runtime::TRACE_BYTES);
-    let mut runtime = load::load(&arguments.load.model, &configuration)?;
+    let configuration =
+        load::configuration(&arguments.load, environment, Use::Tune).recording(Runtime::TRACE_BYTES);
+    let (mut runtime, _state) =
+        load::load(&arguments.load.model, &configuration, Use::Tune.name(), environment)?;
     let mut prompts = Vec::new();
     for path in &arguments.prompt_file {
         let text = trace::read(path, runtime.prompt_bytes_max())?;

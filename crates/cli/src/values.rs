@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use coldpress::{Bytes, ResidentCap, SizeSpec};
+use coldpress::{Bytes, MemoryError, ResidentCap, SizeSpec};
 
 /// A name of a table.
 pub fn named<T: Copy>(table: &[(&'static str, T)], text: &str) -> Result<T, String> {
@@ -29,9 +29,18 @@ pub fn fraction(text: &str) -> Result<f64, String> {
 
 /// A number of bytes.
 pub fn exact(text: &str) -> Result<Bytes, String> {
+    size(text, "512MiB")
+}
+
+/// A number of bytes; `example` is a fitting one.
+pub fn size(text: &str, example: &str) -> Result<Bytes, String> {
     match text.parse::<SizeSpec>() {
         Ok(SizeSpec::Exact(bytes)) if bytes != Bytes::MAX => Ok(bytes),
-        _ => Err("it must be a size such as 512MiB".to_owned()),
+        Ok(_) => Err(format!("it must be a number of bytes such as {example}")),
+        Err(MemoryError::BadSize { reason, .. }) => {
+            Err(format!("{reason}; it must be a size such as {example}"))
+        }
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -185,6 +185,8 @@ fn two_words_for_one_setting_and_unknown_variables_are_told() {
     object(&mistyped);
     let said = stderr(&mistyped);
     assert!(said.contains("COLDPRESS_BUGDET") && said.contains("did you mean COLDPRESS_BUDGET?"), "{said}");
+    let unset = coldpress(&plan).env("COLDPRESS_BUGDET", "").output().expect("the program starts");
+    assert!(!stderr(&unset).contains("COLDPRESS_BUGDET"), "an empty variable is not set: {}", stderr(&unset));
     let wrong = coldpress(&plan).env("COLDPRESS_MAX_RESIDENT", "30%").output().expect("the program starts");
     assert_eq!(wrong.status.code(), Some(2));
     assert!(stderr(&wrong).contains("COLDPRESS_MAX_RESIDENT is '30%'"), "{}", stderr(&wrong));
@@ -200,7 +202,47 @@ fn settings_that_contradict_each_other_name_both_and_who_chose_them() {
         .expect("the program starts");
     assert_eq!(output.status.code(), Some(2));
     let said = stderr(&output);
-    for part in ["flag --press", "environment COLDPRESS_MAX_RESIDENT", "1.0 MiB", "disabled"] {
+    for part in ["flag --press disabled", "environment COLDPRESS_MAX_RESIDENT=1MiB", "1.0 MiB"] {
         assert!(said.contains(part), "{said} lacks {part}");
     }
+}
+
+#[test]
+fn a_setting_with_two_words_is_named_by_the_one_that_was_used() {
+    let demo = demo();
+    let about = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let all =
+            [&["plan", demo.to_str().expect("a UTF-8 path"), "--no-probe", "--json"], arguments].concat();
+        coldpress(&all).envs(variables.iter().copied()).output().expect("the program starts")
+    };
+    let resident = ["--residency", "resident"];
+    for (variables, arguments, said, other) in [
+        (&[][..], &["--cold-fraction", "0.50"][..], "flag --cold-fraction 0.50", "--press"),
+        (&[], &["--press", "0.50"], "flag --press 0.50", "--cold-fraction"),
+        (&[("COLDPRESS_COLD_FRACTION", "0.5")], &[], "environment COLDPRESS_COLD_FRACTION=0.5", "PRESS="),
+        (&[("COLDPRESS_PRESS", "0.5")], &[], "environment COLDPRESS_PRESS=0.5", "COLD_FRACTION"),
+        (&[("COLDPRESS_PRESS", "0.5")], &["--cold-fraction", "1"], "flag --cold-fraction 1", "PRESS="),
+    ] {
+        let refused = about(variables, &[&resident, arguments].concat());
+        assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+        let message = stderr(&refused);
+        assert!(
+            message.contains(said) && message.contains("flag --residency resident"),
+            "{message} lacks {said}"
+        );
+        assert!(
+            !message.replace("COLDPRESS_", "").contains(&other.replace("COLDPRESS_", "")),
+            "{message} names {other}"
+        );
+        let plan = object(&about(variables, arguments));
+        let settings = plan["settings"].as_array().expect("a list");
+        let press = settings.iter().find(|setting| setting["name"] == "press").expect("the press");
+        let used = |name: &str| said.contains(press[name].as_str().expect("a word"));
+        assert!(used("flag") || used("variable"), "{press}, {said}");
+    }
+    // The same of a value that cannot work.
+    let small = about(&[("COLDPRESS_MAX_RESIDENT", "1KiB")], &[]);
+    let message = stderr(&small);
+    assert!(message.contains("environment COLDPRESS_MAX_RESIDENT=1KiB"), "{message}");
+    assert!(message.contains("give COLDPRESS_MAX_RESIDENT="), "{message}");
 }

@@ -30,12 +30,11 @@ fn text(folder: &Path) -> String {
 }
 
 /// A conversation that has answered once and waits for the next question.
-fn chat(folder: &Path) -> Child {
+fn chat(folder: &Path, options: &[&str]) -> Child {
     let demo = demo();
     let demo = demo.to_str().expect("a UTF-8 path");
-    let arguments =
-        ["chat", demo, "--ctx", "512", "--cold-fraction", "0.75", "--max-tokens", "4", "--idle-after", "0.3"];
-    let mut child = within(folder, &arguments)
+    let arguments = ["chat", demo, "--ctx", "512", "--max-tokens", "4"];
+    let mut child = within(folder, &[&arguments, options].concat())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -60,8 +59,8 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 #[test]
 fn what_runs_is_shown_and_what_ended_is_not() {
     let folder = tempfile::tempdir().expect("a folder");
-    assert!(text(folder.path()).starts_with("no run or chat of coldpress is running (looked in "));
-    let mut chat = chat(folder.path());
+    assert!(text(folder.path()).starts_with("no program of coldpress is running (looked in "));
+    let mut chat = chat(folder.path(), &["--cold-fraction", "0.75", "--idle-after", "0.3"]);
     wait_for("the experts are given back", || {
         let programs = programs(folder.path());
         programs.first().is_some_and(|program| program["now"]["released"] == "experts")
@@ -81,6 +80,50 @@ fn what_runs_is_shown_and_what_ended_is_not() {
     assert!(programs(folder.path()).is_empty());
     let left = fs::read_dir(folder.path().join("coldpress")).expect("the folder").count();
     assert_eq!(left, 0, "the state of the killed program was removed");
+}
+
+#[test]
+fn loading_a_resident_model_is_no_miss() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut chat = chat(folder.path(), &["--residency", "resident"]);
+    wait_for("the answer is counted", || {
+        let programs = programs(folder.path());
+        programs.first().is_some_and(|program| program["now"]["experts"]["hits"].as_u64() > Some(0))
+    });
+    let experts = programs(folder.path()).remove(0)["now"]["experts"].clone();
+    assert_eq!(experts["misses"], 0, "{experts}");
+    assert!(experts["bytes_read"].as_u64() > Some(1 << 20), "it was read all the same: {experts}");
+    assert!(text(folder.path()).contains("100.0 % of"), "{}", text(folder.path()));
+    chat.kill().expect("killed");
+    chat.wait().expect("ended");
+}
+
+#[test]
+fn every_command_that_loads_a_model_shows_itself() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let demo = demo();
+    let demo = demo.to_str().expect("a UTF-8 path");
+    let place = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (trace, logits) = (place("a.cptrace"), place("a.npy"));
+    let ids = vec!["1"; 4000].join(",");
+    for arguments in [
+        &["bench", demo, "--repeat", "100000"][..],
+        &["run", demo, "--raw", "-p", "A", "--ignore-eos", "--max-tokens", "4000"],
+        &["trace", demo, "-p", "A", "--ignore-eos", "--gen-tokens", "4000", "--out", &trace],
+        &["logits", demo, "--ids", &ids, "--out", &logits],
+    ] {
+        let mut child = within(folder.path(), arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("starts");
+        wait_for(arguments[0], || {
+            programs(folder.path()).iter().any(|program| program["command"] == arguments[0])
+        });
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        assert!(programs(folder.path()).is_empty());
+    }
 }
 
 #[test]

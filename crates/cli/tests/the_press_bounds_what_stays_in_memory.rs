@@ -38,7 +38,7 @@ fn a_cap_holds_to_the_byte_and_the_smallest_one_is_named() {
     let refused = about_demo("plan", &["--no-probe", "--max-resident", "1KiB"]);
     assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
     let said = stderr(&refused);
-    let named = said.split("--max-resident ").nth(1).expect("a cap that works");
+    let named = said.split("give --max-resident ").nth(1).expect("a cap that works");
     let named: u64 = named.split(' ').next().and_then(|word| word.parse().ok()).expect("bytes");
     plan(&["--max-resident", &named.to_string()]);
     let below = about_demo("plan", &["--no-probe", "--max-resident", &(named - 1).to_string()]);

@@ -26,9 +26,10 @@ use coldpress::{
 use self::limit::Limits;
 use self::measure::{Part, Run, Sizes};
 use crate::arguments::BenchArguments;
+use crate::effects::Use;
 use crate::environment::Environment;
 use crate::progress::{Progress, Unit};
-use crate::{Ended, Usage, choices, load, output};
+use crate::{Ended, Usage, choices, effects, load, output};
 
 /// What was measured at one depth.
 struct Measurement {
@@ -103,7 +104,7 @@ pub fn bench(arguments: &BenchArguments, environment: &Environment) -> Result<En
             routing: page && index + 1 == configurations.len() && model.moe_layers > 0,
             timeline: page && smallest == Some(index),
         };
-        let Some(mut measured) = measure(arguments, configuration, &title, further)? else {
+        let Some(mut measured) = measure(arguments, configuration, &title, further, environment)? else {
             return Ok(Ended::Interrupted);
         };
         measured.asked = *asked;
@@ -158,6 +159,7 @@ fn plan_all(arguments: &BenchArguments, environment: &Environment) -> Result<(Ve
     let needed = deepest.saturating_add(prompt).saturating_add(generated);
     // The plan itself would rather say that the budget is too small; a model that cannot go so far is no matter of budget.
     let choices = environment.choices(&arguments.flags.0);
+    effects::tell(&effects::notes(&arguments.flags.0, &choices, Use::Bench));
     let base = choices.configuration(&arguments.model, false);
     let model = coldpress::model_summary(&arguments.model)?;
     let trained = model.trained_context;
@@ -216,10 +218,11 @@ fn measure(
     configuration: &LoadConfiguration,
     title: &str,
     further: Further,
+    environment: &Environment,
 ) -> Result<Option<Measured>> {
     let prediction = prediction::of(arguments, configuration)?;
     let started = Instant::now();
-    let mut runtime = load::load(&arguments.model, configuration)?;
+    let (mut runtime, _state) = load::load(&arguments.model, configuration, Use::Bench.name(), environment)?;
     let load_time = started.elapsed();
     let sizes = Sizes { prompt: arguments.prompt_tokens, generated: arguments.gen_tokens };
     let deepest = arguments.depths.iter().copied().max().unwrap_or(0);
