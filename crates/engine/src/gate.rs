@@ -36,6 +36,16 @@ pub struct Gate {
     pub smallest_budget: Bytes,
 }
 
+/// What the program holds already of what a plan has for it.
+#[derive(Clone, Copy)]
+struct Held {
+    /// In memory, its own file included: not needed again.
+    resident: Bytes,
+    /// Allocated. Its file has address space of its own already, and what the plan has for it is left as a reserve for what
+    /// the allocator and the threads take beyond what they were asked for.
+    own: Bytes,
+}
+
 /// Address space of a run under a limit on it (`ulimit -v`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct AddressSpace {
@@ -72,7 +82,8 @@ impl Gate {
         smallest_budget: Bytes,
     ) -> Self {
         // The program is in memory already, and is a share of the plan too.
-        let held = MemoryWatch::new().read().map_or(Bytes::ZERO, |usage| usage.process.rss).min(plan.fixed);
+        let now = MemoryWatch::new().read().unwrap_or_default().process;
+        let held = Held { resident: now.rss.min(plan.fixed), own: now.anon.min(plan.fixed) };
         Self::judge(configuration, facts, plan, mapping, smallest_budget, held)
     }
 
@@ -82,17 +93,18 @@ impl Gate {
         plan: &Plan,
         mapping: Option<Bytes>,
         smallest_budget: Bytes,
-        held: Bytes,
+        held: Held,
     ) -> Self {
-        let needed = plan.total().saturating_sub(held);
-        let beside = mapping.map_or(needed, |_| needed.saturating_sub(plan.slots));
-        let mapping = mapping.unwrap_or(Bytes::ZERO);
-        let address_space = facts.address_space_left.map(|left| AddressSpace {
-            needed: beside.saturating_add(mapping),
-            mapping,
-            left,
-            limit: facts.address_space_limit.unwrap_or(left),
+        let needed = plan.total().saturating_sub(held.resident);
+        let address_space = facts.address_space_left.map(|left| {
+            let in_mapping = mapping.map_or(Bytes::ZERO, |_| plan.slots);
+            let beside = plan.total().saturating_sub(held.own).saturating_sub(in_mapping);
+            let mapping = mapping.unwrap_or(Bytes::ZERO);
+            let limit = facts.address_space_limit.unwrap_or(left);
+            AddressSpace { needed: beside.saturating_add(mapping), mapping, left, limit }
         });
+        let budget_in = |left: Bytes, held: Bytes| left.saturating_add(held);
+        let largest_budget = budget_in(facts.available, held.resident);
         Self {
             setting: Setting {
                 value: configuration.memory_gate,
@@ -104,7 +116,8 @@ impl Gate {
             passes: needed <= facts.available && address_space.is_none_or(|space| space.fits()),
             ends_at_limit: facts.address_space_limit.filter(|_| facts.ends_at_limit()),
             address_space,
-            largest_budget: facts.available.saturating_add(held),
+            largest_budget: address_space
+                .map_or(largest_budget, |space| largest_budget.min(budget_in(space.left, held.own))),
             smallest_budget,
         }
     }
@@ -129,26 +142,30 @@ impl Gate {
         Err(EngineError::NotAvailable(Box::new(*self)))
     }
 
-    /// The address space, where the mapping of a pack is what does not fit it.
-    fn mapping_too_large(&self) -> Option<AddressSpace> {
-        self.address_space.filter(|space| space.mapping > Bytes::ZERO && !space.fits())
+    /// The address space, where it does not do.
+    fn tight_address_space(&self) -> Option<AddressSpace> {
+        self.address_space.filter(|space| !space.fits())
     }
 
     /// What is needed, what there is, and the difference.
     fn shortage(&self) -> String {
-        if let Some(AddressSpace { needed, mapping, left, limit }) = self.mapping_too_large() {
+        if let Some(AddressSpace { needed, mapping, left, limit }) = self.tight_address_space() {
             let beside = needed.saturating_sub(mapping);
             let [needed, left, limit, short] = apart([needed, left, limit, needed.saturating_sub(left)]);
+            let parts = match mapping {
+                Bytes::ZERO => String::new(),
+                mapping => format!(" ({mapping} for the mapped pack, {beside} beside it)"),
+            };
             return format!(
-                "it takes {needed} of address space, {mapping} of them for the mapped pack and {beside} beside it, and {left} \
-                 of the limit of {limit} (ulimit -v) can be had, {short} too little"
+                "it may take {needed} of address space{parts} more than the program has, and {left} of the limit of {limit} \
+                 (ulimit -v) can be had now, {short} too little"
             );
         }
         let short = self.needed.saturating_sub(self.available);
         let whole = self.ends_at_limit.unwrap_or(self.usable);
         let [needed, available, whole, short] = apart([self.needed, self.available, whole, short]);
         let of = match self.ends_at_limit {
-            Some(_) => format!("of the limit of {whole} on address space or data (ulimit -v, ulimit -d)"),
+            Some(_) => format!("of the limit of {whole} on data (ulimit -d)"),
             None => format!("of {whole} usable here"),
         };
         format!(
@@ -158,33 +175,36 @@ impl Gate {
 
     /// What happens to those who go on all the same.
     fn risk(&self) -> &'static str {
-        if self.mapping_too_large().is_some() {
-            "the system will refuse to map the pack, and the run ends there"
-        } else if self.ends_at_limit.is_some() {
-            "the system will refuse an allocation, and the run ends there"
-        } else {
-            "expect swapping, or the system kills this program or another one"
+        match self.tight_address_space() {
+            Some(space) if space.mapping > Bytes::ZERO => {
+                "the system will refuse to map the pack or an allocation, and the run ends there"
+            }
+            None if self.ends_at_limit.is_none() => {
+                "expect swapping, or the system kills this program or another one"
+            }
+            _ => "the system will refuse an allocation, and the run ends there",
         }
     }
 
     fn way_out(&self) -> String {
-        let limit = self.address_space.filter(|space| !space.fits());
-        let raise = limit.map(|space| format!("ulimit -v {} or more", space.limit_kib()));
-        if self.mapping_too_large().is_some() {
-            let raise = raise.unwrap_or_default();
-            return format!("give --residency streamed, which maps nothing, or raise the limit ({raise})");
+        let tight = self.tight_address_space();
+        if let Some(space) = tight.filter(|space| space.mapping > Bytes::ZERO) {
+            return format!(
+                "give --residency streamed, which maps nothing, or raise the limit (ulimit -v {} or more)",
+                space.limit_kib()
+            );
         }
         // Rounded so that it works when it is typed in: the largest down, the smallest up.
         let (largest, smallest) = (self.largest_budget.0 >> 20, self.smallest_budget.0.div_ceil(1 << 20));
         let lower = if largest >= smallest {
             format!("give --budget {largest}MiB or less (from {smallest}MiB on it works)")
-        } else if self.ends_at_limit.is_some() {
+        } else if tight.is_some() || self.ends_at_limit.is_some() {
             format!("no budget that works fits now (the smallest is {smallest}MiB)")
         } else {
             format!("no budget that works fits now (the smallest is {smallest}MiB): free memory")
         };
-        match raise {
-            Some(raise) => format!("{lower}, or raise the limit ({raise})"),
+        match tight {
+            Some(space) => format!("{lower}, or raise the limit (ulimit -v {} or more)", space.limit_kib()),
             None if self.ends_at_limit.is_some() => format!("{lower}, or raise the limit"),
             None => format!("{lower}, or --memory-gate off, which risks swapping and being killed"),
         }
@@ -206,6 +226,8 @@ impl std::fmt::Display for Gate {
 mod tests {
     use super::*;
     use coldpress_memory::plan::{PlanInput, plan};
+
+    const NOTHING: Held = Held { resident: Bytes::ZERO, own: Bytes::ZERO };
 
     fn facts(available: u64) -> MachineFacts {
         let facts = MachineFacts::detect().expect("this machine tells").with_memory(Bytes::from_mib(1000));
@@ -245,7 +267,14 @@ mod tests {
 
     fn gate(configuration: &LoadConfiguration, bytes: u64, available: u64, held: u64) -> Gate {
         let smallest = Bytes::from_mib(100);
-        Gate::judge(configuration, &facts(available), &planned(bytes), None, smallest, Bytes(held))
+        Gate::judge(
+            configuration,
+            &facts(available),
+            &planned(bytes),
+            None,
+            smallest,
+            Held { resident: Bytes(held), own: Bytes(held) },
+        )
     }
 
     #[test]
@@ -308,10 +337,10 @@ mod tests {
                 let configuration = LoadConfiguration::default().memory_gate(setting);
                 let machine = limited(address_space, data);
                 let gate =
-                    Gate::judge(&configuration, &machine, &planned(600 << 20), None, smallest, Bytes::ZERO);
+                    Gate::judge(&configuration, &machine, &planned(600 << 20), None, smallest, NOTHING);
                 assert!(!gate.passes);
                 let said = format!("{} {gate}", gate.note().expect("a note"));
-                assert!(said.contains("ulimit -v") && said.contains("100.0 MiB too little"), "{said}");
+                assert!(said.contains("(ulimit -") && said.contains("100.0 MiB too little"), "{said}");
                 assert!(!said.contains("swap") && !said.contains("kill"), "nothing swaps at a limit: {said}");
                 assert_eq!(setting == MemoryGate::Off, said.contains("refuse an allocation"), "{said}");
             }
@@ -323,7 +352,7 @@ mod tests {
         let configuration = LoadConfiguration::default();
         let judge = |machine: &MachineFacts, mapping: Option<u64>| {
             let (plan, smallest) = (planned(100 << 20), Bytes::from_mib(50));
-            Gate::judge(&configuration, machine, &plan, mapping.map(Bytes), smallest, Bytes::ZERO)
+            Gate::judge(&configuration, machine, &plan, mapping.map(Bytes), smallest, NOTHING)
         };
         let machine = limited(Some(500 << 20), None);
         assert!(judge(&machine, None).passes && judge(&machine, Some(400 << 20)).passes);
