@@ -1,4 +1,6 @@
-//! Byte-level BPE (`tokenizer.ggml.model` = `gpt2`): bytes are merged pair by pair, the pair of lowest rank first.
+//! BPE with a list of merges: units are merged pair by pair, the pair of lowest rank first. Units are bytes
+//! (`tokenizer.ggml.model` = `gpt2`, and the byte-level `tokenizer.json`), or characters with bytes for those that are no token
+//! (the `tokenizer.json` of Llama 2, Mistral and Gemma).
 //!
 //! The `tokenizers` crate does the same in about six times the memory (Qwen3: 45 MiB), with a thread-local cache
 //! that outlives the model; here it is the reference in the tests. Reads only [`PreTokenizer`] pieces.
@@ -22,11 +24,32 @@ struct Merge {
     id: u32,
 }
 
+/// What text is made of before the first merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Units {
+    Bytes,
+    /// `fuse_unknown`: neighbours without a token become one unknown token.
+    Characters {
+        fuse_unknown: bool,
+    },
+}
+
+/// The merges of a file, the most important first.
+pub(crate) enum MergeList<'a> {
+    /// `left right`, as GGUF stores them.
+    Joined(Vec<&'a [u8]>),
+    Pairs(Vec<(&'a [u8], &'a [u8])>),
+}
+
 pub(crate) struct BytePairEncoder {
     pre_tokenizer: PreTokenizer,
     /// Key: left id, right id. The map's keys are random per process, so crafted merges cannot slow it down.
     merges: HashMap<(u32, u32), Merge>,
+    units: Units,
+    /// The token of each byte: of its character in the byte alphabet, or of type byte.
     byte_ids: Box<[u32; 256]>,
+    /// Tokens of characters; present if units are characters.
+    characters: Option<TokenIndex>,
     /// Present if whole pieces are looked up before merging.
     whole_pieces: Option<TokenIndex>,
     unknown: Option<u32>,
@@ -35,43 +58,52 @@ pub(crate) struct BytePairEncoder {
 impl BytePairEncoder {
     /// `index` finds the tokens of `source` by their text as written in the file.
     pub(crate) fn new(
-        source: &mut TokenizerSource<'_>,
+        source: &TokenizerSource<'_>,
+        merges: MergeList<'_>,
+        pre_tokenizer: PreTokenizer,
+        units: Units,
         vocabulary: &Vocabulary,
         index: &TokenIndex,
     ) -> Result<BytePairEncoder, TextError> {
-        let pre_tokenizer = PreTokenizer::for_name(source.pre)?;
-        if source.merges.is_empty() {
+        if matches!(&merges, MergeList::Joined(list) if list.is_empty()) {
             return Err(TextError::MissingKey { key: "tokenizer.ggml.merges", model: "gpt2" });
         }
-        let merges = read_merges(source, index)?;
-        // The list is longer than the vocabulary and no longer needed.
-        source.merges = Vec::new();
+        let merges = read_merges(source, merges, index)?;
         let table = ByteLevelTable::new();
         let mut byte_ids = Box::new([NO_TOKEN; 256]);
         let mut scratch = Vec::new();
-        let mut whole_pieces =
-            pre_tokenizer.whole_pieces_first.then(|| TokenIndex::with_capacity(vocabulary.len()));
+        let new_index = || TokenIndex::with_capacity(vocabulary.len());
+        let mut whole_pieces = pre_tokenizer.whole_pieces_first.then(new_index);
+        let mut characters = (units != Units::Bytes).then(new_index);
         for id in vocabulary.ids() {
             scratch.clear();
             let text = std::str::from_utf8(source.tokens[id as usize]).expect("checked while reading tokens");
-            let plain = matches!(vocabulary.token_type(id), TokenType::Normal | TokenType::Unused);
-            if !plain || !table.decode(text, &mut scratch) {
+            let plain = match vocabulary.token_type(id) {
+                TokenType::Normal | TokenType::Unused => true,
+                TokenType::Byte => {
+                    byte_ids[vocabulary.bytes(id)[0] as usize] = id;
+                    false
+                }
+                _ => false,
+            };
+            if !plain || text.is_empty() {
                 continue;
             }
-            if let [byte] = scratch[..] {
-                byte_ids[byte as usize] = id;
+            if units == Units::Bytes {
+                if !table.decode(text, &mut scratch) {
+                    continue;
+                }
+                if let [byte] = scratch[..] {
+                    byte_ids[byte as usize] = id;
+                }
             }
-            if let Some(whole_pieces) = &mut whole_pieces {
-                // Texts are unique and the byte alphabet is one to one, so nothing is there already.
-                let _ = whole_pieces.insert(id, |id| vocabulary.bytes(id));
+            // Texts are unique and the byte alphabet is one to one. Where the mark of a space stands beside a real space, the first is taken.
+            for index in [&mut whole_pieces, &mut characters].into_iter().flatten() {
+                let _ = index.insert(id, |id| vocabulary.bytes(id));
             }
         }
-        Ok(BytePairEncoder { pre_tokenizer, merges, byte_ids, whole_pieces, unknown: source.unk_id })
-    }
-
-    /// Default of `tokenizer.ggml.add_bos_token` for this family.
-    pub(crate) fn adds_bos_by_default(&self) -> bool {
-        self.pre_tokenizer.add_bos
+        let unknown = source.unk_id;
+        Ok(BytePairEncoder { pre_tokenizer, merges, units, byte_ids, characters, whole_pieces, unknown })
     }
 
     /// Appends the ids of `text`, which holds no special tokens.
@@ -86,40 +118,81 @@ impl BytePairEncoder {
                 out.push(id);
                 return;
             }
-            word.merge_all(piece.as_bytes(), self);
-            out.extend(word.ids().filter_map(|id| if id == NO_TOKEN { self.unknown } else { Some(id) }));
+            match self.units {
+                Units::Bytes => word.start(piece.bytes().map(|byte| self.byte_ids[byte as usize])),
+                Units::Characters { .. } => {
+                    word.start(piece.chars().flat_map(|character| self.character(vocabulary, character)));
+                }
+            }
+            word.merge_all(self);
+            self.emit(&word, out);
         });
+    }
+
+    /// The ids of a character: its token, or those of its bytes if all of them have one, or one without a token.
+    fn character(&self, vocabulary: &Vocabulary, character: char) -> impl Iterator<Item = u32> + use<> {
+        let mut buffer = [0; 4];
+        let bytes = character.encode_utf8(&mut buffer).as_bytes();
+        let characters = self.characters.as_ref();
+        let mut ids = [NO_TOKEN; 4];
+        let mut count = 1;
+        if let Some(id) = characters.and_then(|index| index.find(bytes, |id| vocabulary.bytes(id))) {
+            ids[0] = id;
+        } else if bytes.iter().all(|&byte| self.byte_ids[byte as usize] != NO_TOKEN) {
+            count = bytes.len();
+            for (id, &byte) in ids.iter_mut().zip(bytes) {
+                *id = self.byte_ids[byte as usize];
+            }
+        }
+        ids.into_iter().take(count)
+    }
+
+    fn emit(&self, word: &Word, out: &mut Vec<u32>) {
+        let fuse = self.units == Units::Characters { fuse_unknown: true };
+        let mut after_unknown = false;
+        for id in word.ids() {
+            if id != NO_TOKEN {
+                out.push(id);
+            } else if let Some(unknown) = self.unknown.filter(|_| !(fuse && after_unknown)) {
+                out.push(unknown);
+            }
+            after_unknown = id == NO_TOKEN;
+        }
     }
 
     pub(crate) fn resident_bytes(&self) -> usize {
         // Key and value are 8 bytes each, plus one control byte; the table is a power of two, at most 7/8 full.
         let buckets = (self.merges.capacity() * 8 / 7).next_power_of_two();
-        buckets * 17 + self.whole_pieces.as_ref().map_or(0, TokenIndex::resident_bytes)
+        let indices = [&self.whole_pieces, &self.characters].into_iter().flatten();
+        buckets * 17 + indices.map(TokenIndex::resident_bytes).sum::<usize>()
     }
 }
 
 fn read_merges(
     source: &TokenizerSource<'_>,
+    list: MergeList<'_>,
     index: &TokenIndex,
 ) -> Result<HashMap<(u32, u32), Merge>, TextError> {
-    let mut merges = HashMap::with_capacity(source.merges.len());
+    let count = match &list {
+        MergeList::Joined(merges) => merges.len(),
+        MergeList::Pairs(pairs) => pairs.len(),
+    };
+    let mut merges = HashMap::with_capacity(count);
     let mut joined = Vec::new();
-    let lossy = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
-    for (rank, &merge) in source.merges.iter().enumerate() {
-        // The first character belongs to the left token even if it is a space.
-        let space = merge.iter().skip(1).position(|&byte| byte == b' ').map(|position| position + 1);
-        let Some(space) = space.filter(|&space| space + 1 < merge.len()) else {
-            return Err(TextError::BadMerge { rank, text: lossy(merge) });
+    for rank in 0..count {
+        let (left, right) = match &list {
+            MergeList::Joined(merges) => halves(rank, merges[rank])?,
+            MergeList::Pairs(pairs) => pairs[rank],
         };
-        let (left, right) = (&merge[..space], &merge[space + 1..]);
+        let text = || format!("{} {}", String::from_utf8_lossy(left), String::from_utf8_lossy(right));
         joined.clear();
         joined.extend_from_slice(left);
         joined.extend_from_slice(right);
-        let find = |text: &[u8]| {
-            index.find(text, |id| source.tokens[id as usize]).ok_or_else(|| TextError::MergeTokenAbsent {
+        let find = |part: &[u8]| {
+            index.find(part, |id| source.tokens[id as usize]).ok_or_else(|| TextError::MergeTokenAbsent {
                 rank,
-                merge: lossy(merge),
-                token: lossy(text),
+                merge: text(),
+                token: String::from_utf8_lossy(part).into_owned(),
             })
         };
         let pair = (find(left)?, find(right)?);
@@ -128,11 +201,21 @@ fn read_merges(
             return Err(TextError::DuplicateMerge {
                 first: first.rank as usize,
                 second: rank,
-                merge: lossy(merge),
+                merge: text(),
             });
         }
     }
     Ok(merges)
+}
+
+/// The two tokens of `left right`.
+fn halves(rank: usize, merge: &[u8]) -> Result<(&[u8], &[u8]), TextError> {
+    // The first character belongs to the left token even if it is a space.
+    let space = merge.iter().skip(1).position(|&byte| byte == b' ').map(|position| position + 1);
+    match space.filter(|&space| space + 1 < merge.len()) {
+        Some(space) => Ok((&merge[..space], &merge[space + 1..])),
+        None => Err(TextError::BadMerge { rank, text: String::from_utf8_lossy(merge).into_owned() }),
+    }
 }
 
 /// A symbol of the word being merged; `next` and `previous` are indices, `END` at the ends.
@@ -154,15 +237,22 @@ struct Word {
 }
 
 impl Word {
-    fn merge_all(&mut self, piece: &[u8], encoder: &BytePairEncoder) {
+    /// Begins with these ids, unmerged.
+    fn start(&mut self, ids: impl Iterator<Item = u32>) {
         self.symbols.clear();
         self.queue.clear();
-        let count = piece.len() as u32;
-        self.symbols.extend(piece.iter().zip(0..count).map(|(&byte, index)| Symbol {
-            id: encoder.byte_ids[byte as usize],
-            previous: if index == 0 { END } else { index - 1 },
-            next: if index + 1 == count { END } else { index + 1 },
+        self.symbols.extend(ids.zip(0..END).map(|(id, index)| Symbol {
+            id,
+            previous: index.wrapping_sub(1),
+            next: index + 1,
         }));
+        if let Some(last) = self.symbols.last_mut() {
+            last.next = END;
+        }
+    }
+
+    fn merge_all(&mut self, encoder: &BytePairEncoder) {
+        let count = self.symbols.len() as u32;
         for left in 0..count.saturating_sub(1) {
             self.offer(left, encoder);
         }

@@ -14,11 +14,13 @@ const FIRST_SHIFTED: u32 = 0x100;
 /// Byte for each character below U+0144, `None` for characters that stand for no byte.
 pub(crate) struct ByteLevelTable {
     bytes: [Option<u8>; 0x144],
+    characters: [char; 256],
 }
 
 impl ByteLevelTable {
     pub(crate) fn new() -> ByteLevelTable {
         let mut bytes = [None; 0x144];
+        let mut characters = ['\0'; 256];
         let mut next_shifted = FIRST_SHIFTED;
         for byte in 0..=u8::MAX {
             let character = if SELF_REPRESENTED.iter().any(|range| range.contains(&byte)) {
@@ -28,8 +30,14 @@ impl ByteLevelTable {
                 next_shifted - 1
             };
             bytes[character as usize] = Some(byte);
+            characters[usize::from(byte)] = char::from_u32(character).expect("below the surrogates");
         }
-        ByteLevelTable { bytes }
+        ByteLevelTable { bytes, characters }
+    }
+
+    /// The text that stands for `bytes`.
+    pub(crate) fn encode(&self, bytes: &[u8]) -> String {
+        bytes.iter().map(|&byte| self.characters[usize::from(byte)]).collect()
     }
 
     /// Appends the bytes that `text` stands for; gives false and appends nothing if a character stands for no byte.
@@ -58,6 +66,7 @@ mod tests {
         let mut out = Vec::new();
         assert!(table.decode("ĠaĊĀŃ¡ÿ", &mut out));
         assert_eq!(out, [b' ', b'a', b'\n', 0x00, 0xAD, 0xA1, 0xFF]);
+        assert_eq!(table.encode(b" a\n\x00\xAD\xA1\xFF"), "ĠaĊĀŃ¡ÿ");
         assert!(!table.decode("a b", &mut out), "a plain space is not part of the alphabet");
         assert_eq!(out.len(), 7);
     }

@@ -18,6 +18,21 @@ impl Tokenizer {
         messages: &[Message],
         options: &RenderOptions,
     ) -> Result<Vec<u32>, TextError> {
+        self.encode_chat_with(template, messages, options, &mut |_| None)
+    }
+
+    /// As [`Tokenizer::encode_chat`]. `known` may give other ids for a stretch of text between special tokens, such as those
+    /// a model wrote it with: they must be of that very text.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode_chat`].
+    pub fn encode_chat_with(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Message],
+        options: &RenderOptions,
+        known: &mut dyn FnMut(&str) -> Option<Vec<u32>>,
+    ) -> Result<Vec<u32>, TextError> {
         let (text, mark) = template.render_marked(messages, options, self.look_alikes())?;
         let mut ids = Vec::new();
         let mut after_special = true;
@@ -28,6 +43,11 @@ impl Tokenizer {
             }
             Fragment::Text(text) => {
                 let text = text.replace(mark, "");
+                if let Some(stretch) = known(&text) {
+                    ids.extend(stretch);
+                    after_special = false;
+                    return;
+                }
                 self.encode_into(&text, ParseSpecial::No, &mut after_special, &mut ids);
             }
         });

@@ -167,6 +167,53 @@ pub enum TextError {
     #[error("the special tokens of this vocabulary cannot be matched: {0}")]
     SpecialMatcher(String),
 
+    /// A file of the tokenizer cannot be read.
+    #[error("{path}: {error}")]
+    FileUnreadable {
+        /// The file.
+        path: String,
+        /// What the system says.
+        error: std::io::Error,
+    },
+
+    /// A file of the tokenizer is larger than this crate accepts.
+    #[error("{file} is {bytes} bytes long; the limit is {limit}")]
+    FileTooLarge {
+        /// The file.
+        file: String,
+        /// Its size in bytes.
+        bytes: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+
+    /// A folder holds no tokenizer that is known.
+    #[error("{folder} holds none of tokenizer.json, tekken.json and tiktoken.model")]
+    NoTokenizerFile {
+        /// The folder.
+        folder: String,
+    },
+
+    /// A file of the tokenizer is not what its name promises.
+    #[error("{file}: {reason}")]
+    MalformedFile {
+        /// The file.
+        file: &'static str,
+        /// What is wrong, with the place.
+        reason: String,
+    },
+
+    /// A tokenizer file asks for a step that this crate does not have; leaving it out would give other ids.
+    #[error("{file} asks for {component}, which is not supported{}{detail}", if detail.is_empty() { "" } else { ": " })]
+    UnsupportedComponent {
+        /// The file.
+        file: &'static str,
+        /// The step, as the file names it.
+        component: String,
+        /// More about it; may be empty.
+        detail: String,
+    },
+
     /// The template is larger than this crate accepts.
     #[error("the chat template is {bytes} bytes long; the limit is {limit}")]
     TemplateTooLarge {
@@ -233,4 +280,79 @@ pub enum TextError {
     /// The input uses all 66 Unicode noncharacters, so none is left to mark user text with.
     #[error("the messages use every Unicode noncharacter; remove at least one of them")]
     NoFreeNoncharacter,
+
+    /// The vocabulary is too large for the trie that grammars walk.
+    #[error(
+        "the vocabulary is too large for grammars: {tokens} tokens, {bytes} bytes of text (limits: {tokens_max} and {bytes_max})"
+    )]
+    VocabularyTooLargeForGrammars {
+        /// Number of tokens.
+        tokens: usize,
+        /// Total bytes of those that are text.
+        bytes: usize,
+        /// Limit of the number.
+        tokens_max: usize,
+        /// Limit of the bytes.
+        bytes_max: usize,
+    },
+
+    /// A JSON schema asks for something that cannot be enforced.
+    #[error("the JSON schema cannot be enforced at {path}: {reason}")]
+    SchemaRefused {
+        /// Where, as a JSON pointer: `#/properties/a/pattern`.
+        path: String,
+        /// What, in one sentence.
+        reason: String,
+    },
+
+    /// A grammar or regular expression is malformed, nothing satisfies it, or it costs too much.
+    #[error("the {kind} cannot be used: {reason}")]
+    GrammarRefused {
+        /// "regular expression" or "Lark grammar".
+        kind: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+
+    /// The text of a grammar is larger than this crate accepts.
+    #[error("the {kind} is {bytes} bytes long; the limit is {limit}")]
+    GrammarTooLarge {
+        /// "regular expression" or "Lark grammar".
+        kind: &'static str,
+        /// Its size in bytes.
+        bytes: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+
+    /// Following the grammar took more steps or memory than a token may cost.
+    #[error("the grammar became too expensive to follow after {tokens} tokens of the answer: {reason}")]
+    GrammarTooExpensive {
+        /// Tokens accepted so far.
+        tokens: usize,
+        /// Which limit was hit.
+        reason: String,
+    },
+
+    /// A token was chosen that the grammar does not allow at this place.
+    #[error("token {id} ({text:?}) is not allowed by the grammar at this place")]
+    TokenNotAllowed {
+        /// Its id.
+        id: u32,
+        /// What it writes.
+        text: String,
+    },
+
+    /// The grammar goes on, but the vocabulary has no token that writes what may come next.
+    #[error("no token of this vocabulary continues the answer as the grammar asks")]
+    NoTokenAllowed,
+
+    /// The logits do not cover the vocabulary.
+    #[error("{found} logits were given for a vocabulary of {tokens} tokens")]
+    TooFewLogits {
+        /// Logits given.
+        found: usize,
+        /// Tokens of the vocabulary.
+        tokens: usize,
+    },
 }

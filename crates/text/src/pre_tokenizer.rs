@@ -248,8 +248,71 @@ pub(crate) fn stage_count(name: Option<&str>) -> usize {
     family(name).map_or(0, |family| family.stages.len())
 }
 
+/// What becomes of the matches of a stage, and of the text between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pieces {
+    /// Each match and each gap is a piece.
+    MatchesAndGaps,
+    /// Gaps are dropped.
+    MatchesOnly,
+    /// Matches are dropped.
+    GapsOnly,
+    /// A match belongs to the gap before it.
+    MatchEndsPiece,
+    /// A match belongs to the gap after it.
+    MatchBeginsPiece,
+}
+
+/// One step of cutting.
+pub(crate) struct Stage {
+    regex: Regex,
+    spaces: Spaces,
+    pieces: Pieces,
+}
+
+impl Stage {
+    /// Compiles a pattern that a file brings; `Err` says why it is refused. The originals' `\s+(?!\S)` is understood as in
+    /// the table above, any other look-around is refused.
+    pub(crate) fn from_pattern(pattern: &str, pieces: Pieces) -> Result<Stage, String> {
+        if pattern.len() > PATTERN_LIMIT_BYTES {
+            return Err(format!("it is {} bytes long; the limit is {PATTERN_LIMIT_BYTES}", pattern.len()));
+        }
+        let (pattern, spaces) = crate::split_pattern::without_look_ahead(pattern);
+        let regex = compile(&pattern).map_err(|error| error.to_string())?;
+        let spaces = match spaces {
+            crate::split_pattern::LastSpace::Stays => Kept,
+            crate::split_pattern::LastSpace::GoesToWord => LastGoesToWord,
+            crate::split_pattern::LastSpace::GoesToWordInLine => LastGoesToWordInLine,
+        };
+        Ok(Stage { regex, spaces, pieces })
+    }
+
+    /// The pattern that GPT-2 cuts with.
+    pub(crate) fn gpt2() -> Stage {
+        Stage::from_rule(GPT2)
+    }
+
+    fn from_rule((pattern, spaces): StageRule) -> Stage {
+        let regex = compile(pattern).expect("every pattern of the table compiles: a test builds them all");
+        Stage { regex, spaces, pieces: Pieces::MatchesAndGaps }
+    }
+}
+
+/// Longest pattern of a file; the longest known ones are around 1,200 bytes.
+const PATTERN_LIMIT_BYTES: usize = 16 << 10;
+
+/// Most memory of a compiled pattern of a file, in bytes; real ones take up to 0.5 MiB.
+const PATTERN_PROGRAM_LIMIT_BYTES: usize = 8 << 20;
+
+fn compile(pattern: &str) -> Result<Regex, Box<regex_automata::meta::BuildError>> {
+    let limits = Regex::config()
+        .hybrid_cache_capacity(STAGE_CACHE_BYTES)
+        .nfa_size_limit(Some(PATTERN_PROGRAM_LIMIT_BYTES));
+    Regex::builder().configure(limits).build(pattern).map_err(Box::new)
+}
+
 pub(crate) struct PreTokenizer {
-    stages: Vec<(Regex, Spaces)>,
+    stages: Vec<Stage>,
     pub(crate) whole_pieces_first: bool,
     pub(crate) add_bos: bool,
 }
@@ -262,42 +325,67 @@ impl PreTokenizer {
                 known: known_pre_tokenizers().collect::<Vec<_>>().join(", "),
             });
         };
-        let stages = family
-            .stages
-            .iter()
-            .map(|&(pattern, spaces)| {
-                let limits = Regex::config().hybrid_cache_capacity(STAGE_CACHE_BYTES);
-                let regex = Regex::builder()
-                    .configure(limits)
-                    .build(pattern)
-                    .expect("every pattern of the table compiles: a test builds them all");
-                (regex, spaces)
-            })
-            .collect();
+        let stages = family.stages.iter().map(|&rule| Stage::from_rule(rule)).collect();
         Ok(PreTokenizer { stages, whole_pieces_first: family.whole_pieces_first, add_bos: family.add_bos })
     }
 
-    /// Calls `piece` with each piece of `text`, in order. Together the pieces are `text`.
+    /// The stages of a file.
+    pub(crate) fn from_stages(stages: Vec<Stage>, whole_pieces_first: bool) -> PreTokenizer {
+        PreTokenizer { stages, whole_pieces_first, add_bos: false }
+    }
+
+    /// Calls `piece` with each piece of `text`, in order. Together the pieces are `text`, unless a stage drops some.
     pub(crate) fn split<'t>(&self, text: &'t str, piece: &mut dyn FnMut(&'t str)) {
         split_stages(&self.stages, text, piece);
     }
 }
 
-fn split_stages<'t>(stages: &[(Regex, Spaces)], text: &'t str, piece: &mut dyn FnMut(&'t str)) {
-    let Some(((regex, spaces), later)) = stages.split_first() else {
+fn split_stages<'t>(stages: &[Stage], text: &'t str, piece: &mut dyn FnMut(&'t str)) {
+    let Some((stage, later)) = stages.split_first() else {
         if !text.is_empty() {
             piece(text);
         }
         return;
     };
     let mut start = 0;
-    while let Some(found) = find_next(regex, text, start, *spaces) {
-        let end = found.end - given_back(text, &text[found.clone()], found.end, *spaces);
-        split_stages(later, &text[start..found.start], piece);
-        split_stages(later, &text[found.start..end], piece);
-        start = end;
+    // Where the search goes on; behind `start` while a match waits for the gap after it.
+    let mut at = 0;
+    while let Some(found) = find_next(&stage.regex, text, at, stage.spaces) {
+        let end = found.end - given_back(text, &text[found.clone()], found.end, stage.spaces);
+        if end == found.start {
+            // An empty match cuts nothing; go on behind the next character.
+            let Some(next) = text[end..].chars().next() else { break };
+            at = end + next.len_utf8();
+            continue;
+        }
+        match stage.pieces {
+            Pieces::MatchesAndGaps => {
+                split_stages(later, &text[start..found.start], piece);
+                split_stages(later, &text[found.start..end], piece);
+                start = end;
+            }
+            Pieces::MatchesOnly => {
+                split_stages(later, &text[found.start..end], piece);
+                start = end;
+            }
+            Pieces::GapsOnly => {
+                split_stages(later, &text[start..found.start], piece);
+                start = end;
+            }
+            Pieces::MatchEndsPiece => {
+                split_stages(later, &text[start..end], piece);
+                start = end;
+            }
+            Pieces::MatchBeginsPiece => {
+                split_stages(later, &text[start..found.start], piece);
+                start = found.start;
+            }
+        }
+        at = end;
     }
-    split_stages(later, &text[start..], piece);
+    if stage.pieces != Pieces::MatchesOnly {
+        split_stages(later, &text[start..], piece);
+    }
 }
 
 /// The first match from `start` on.

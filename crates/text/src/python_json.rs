@@ -59,6 +59,56 @@ pub(crate) fn tojson(state: &State, value: &Value, arguments: Rest<ValueOrKwargs
     Ok(Value::from(writer.out))
 }
 
+/// A filter that some templates expect from their renderer: `json.loads` of a text. Not one of transformers'.
+pub(crate) fn from_json(text: &str) -> Result<Value, Error> {
+    let value: serde_json::Value =
+        serde_json::from_str(text).map_err(|error| invalid(format!("from_json: {error}")))?;
+    crate::render_input::unmarked(&value).map_err(|error| invalid(error.to_string()))
+}
+
+/// The text `json.dumps(value, ensure_ascii=False)` gives; `None` for values nested too deeply.
+pub(crate) fn json_text(value: &serde_json::Value) -> Option<String> {
+    let mut out = String::new();
+    write_json(value, 0, &mut out).then_some(out)
+}
+
+/// Gives false, and stops, where the value is nested too deeply.
+fn write_json(value: &serde_json::Value, depth: usize, out: &mut String) -> bool {
+    use serde_json::Value as Json;
+    if depth > DEPTH_LIMIT {
+        return false;
+    }
+    match value {
+        Json::Array(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                if !write_json(item, depth + 1, out) {
+                    return false;
+                }
+            }
+            out.push(']');
+        }
+        Json::Object(fields) => {
+            out.push('{');
+            for (index, (key, item)) in fields.iter().enumerate() {
+                let _ = write!(out, "{}{}: ", if index > 0 { ", " } else { "" }, Json::from(key.as_str()));
+                if !write_json(item, depth + 1, out) {
+                    return false;
+                }
+            }
+            out.push('}');
+        }
+        Json::Number(number) if number.is_f64() => {
+            python_float(number.as_f64().unwrap_or(f64::NAN), out);
+        }
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => {
+            let _ = write!(out, "{value}");
+        }
+    }
+    true
+}
+
 fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.into())
 }

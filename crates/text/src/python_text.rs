@@ -1,14 +1,18 @@
 //! Values as Python's `str` and `repr` write them, for `{{ value }}` and the `string` filter.
 //!
-//! minijinja agrees with Python except for floats with an exponent, alone or inside lists and mappings. Text is paid
-//! for with fuel while it is written, because lists that hold each other print exponentially long.
+//! minijinja differs from Python in floats with an exponent and in characters that Python does not print (`\u200b`), alone or
+//! inside lists and mappings. Text is paid for with fuel while it is written, because lists that hold each other print
+//! exponentially long.
 
 use std::fmt::Write;
+use std::sync::LazyLock;
 
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State};
+use regex_automata::meta::Regex;
 
 use crate::python_json::{DEPTH_LIMIT, indent_unit, python_float};
+use crate::template::MARK_VARIABLE;
 
 /// Bytes between two charges.
 const CHARGE_BYTES: usize = 4096;
@@ -62,7 +66,11 @@ fn python_str(state: &State, value: &Value) -> Result<String, Error> {
     let mut out = String::new();
     match value.kind() {
         ValueKind::Undefined => {}
-        _ => write_repr(value, 0, &mut Meter::new(state), &mut out)?,
+        _ => {
+            let mark = state.lookup(MARK_VARIABLE);
+            let mark = mark.as_ref().and_then(Value::as_str).and_then(|text| text.chars().next());
+            write_repr(value, 0, mark, &mut Meter::new(state), &mut out)?;
+        }
     }
     Ok(out)
 }
@@ -70,6 +78,7 @@ fn python_str(state: &State, value: &Value) -> Result<String, Error> {
 fn write_repr(
     value: &Value,
     depth: usize,
+    mark: Option<char>,
     meter: &mut Meter<'_, '_, '_>,
     out: &mut String,
 ) -> Result<(), Error> {
@@ -86,7 +95,7 @@ fn write_repr(
             let mut count = 0;
             for item in value.try_iter()? {
                 out.push_str(if count > 0 { ", " } else { "" });
-                write_repr(&item, depth + 1, meter, out)?;
+                write_repr(&item, depth + 1, mark, meter, out)?;
                 count += 1;
             }
             out.push_str(if count == 1 && value.is_tuple() { "," } else { "" });
@@ -96,17 +105,51 @@ fn write_repr(
             out.push('{');
             for (index, key) in value.try_iter()?.enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
-                write_repr(&key, depth + 1, meter, out)?;
+                write_repr(&key, depth + 1, mark, meter, out)?;
                 out.push_str(": ");
-                write_repr(&value.get_item(&key)?, depth + 1, meter, out)?;
+                write_repr(&value.get_item(&key)?, depth + 1, mark, meter, out)?;
             }
             out.push('}');
         }
-        // minijinja writes strings in its debug form as Python's repr does.
-        ValueKind::String | ValueKind::Bytes => write!(out, "{value:?}")?,
+        ValueKind::String => string_repr(value.as_str().unwrap_or_default(), mark, out),
         _ => write!(out, "{value}")?,
     }
     meter.charge(out.len())
+}
+
+/// A string in quotes, with escapes for what Python does not print. `mark` is the mark of user text, which is dropped later.
+fn string_repr(text: &str, mark: Option<char>, out: &mut String) {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    for character in text.chars() {
+        match character {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            _ if character == quote => out.extend(['\\', quote]),
+            _ if Some(character) == mark || is_printable(character) => out.push(character),
+            _ => {
+                let code = u32::from(character);
+                let _ = match code {
+                    0..=0xFF => write!(out, "\\x{code:02x}"),
+                    0x100..=0xFFFF => write!(out, "\\u{code:04x}"),
+                    _ => write!(out, "\\U{code:08x}"),
+                };
+            }
+        }
+    }
+    out.push(quote);
+}
+
+/// `str.isprintable`: no control or format characters, unassigned ones, or spaces other than U+0020.
+fn is_printable(character: char) -> bool {
+    if character.is_ascii() {
+        return (' '..='~').contains(&character);
+    }
+    static UNPRINTED: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"[\p{C}\p{Z}]").expect("a constant pattern"));
+    !UNPRINTED.is_match(character.encode_utf8(&mut [0; 4]).as_bytes())
 }
 
 /// The `indent` filter of Jinja2: `indent(text, width=4, first=False, blank=False)`; keeps a line break at the end.

@@ -1,12 +1,13 @@
-//! Turns messages and template variables from JSON into template values, marking user text on the way.
+//! Turns a conversation from JSON into template values, marking user text on the way. Where the conversation comes from:
+//! `conversation.rs`; what marks are for: `guard.rs`.
 
 use indexmap::IndexMap;
 use minijinja::value::Value;
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use crate::TextError;
+use crate::conversation::Conversation;
 use crate::guard::{ControlLookAlikes, noncharacters};
-use crate::message::Message;
 use crate::python_json::DEPTH_LIMIT;
 use crate::template::MARK_VARIABLE;
 
@@ -29,27 +30,25 @@ pub(crate) struct RenderInput {
 
 impl RenderInput {
     pub(crate) fn new(
-        messages: &[Message],
-        extra: &Map<String, Json>,
+        conversation: &Conversation<'_>,
         marking: Marking<'_>,
     ) -> Result<RenderInput, TextError> {
         let mut converter = Converter { marking, bytes: 0, message: 0 };
-        let mut list = Vec::with_capacity(messages.len());
-        for (index, message) in messages.iter().enumerate() {
-            message.check_role(index)?;
+        let mut list = Vec::with_capacity(conversation.messages.len());
+        for (index, message) in conversation.messages.iter().enumerate() {
             converter.message = index;
-            let mut fields = Vec::with_capacity(message.fields().len());
-            for (key, value) in message.fields() {
+            let mut fields = Vec::with_capacity(message.len());
+            for (key, value) in message {
                 // The role was checked to be a word, and templates compare it and write it inside control tokens.
                 let value =
-                    if key == "role" { Value::from(value.as_str()) } else { converter.value(value, 1)? };
+                    if *key == "role" { Value::from(value.as_str()) } else { converter.value(value, 1)? };
                 fields.push((converter.key(key)?, value));
             }
             list.push(mapping(fields));
         }
-        let mut variables = Vec::with_capacity(extra.len() + 2);
-        for (key, value) in extra {
-            variables.push((key.clone(), converter.value(value, 1)?));
+        let mut variables = Vec::with_capacity(conversation.variables.len() + 2);
+        for (name, value) in &conversation.variables {
+            variables.push(((*name).to_owned(), converter.value(value, 1)?));
         }
         variables.push(("messages".to_owned(), Value::from(list)));
         if let Marking::Break { mark, .. } = marking {
@@ -70,6 +69,11 @@ fn mapping(entries: impl IntoIterator<Item = (String, Value)>) -> Value {
     let map: IndexMap<Value, Value> =
         entries.into_iter().map(|(key, value)| (Value::from(key), value)).collect();
     Value::from(map)
+}
+
+/// A template value for JSON that comes from a template value.
+pub(crate) fn unmarked(value: &Json) -> Result<Value, TextError> {
+    Converter { marking: Marking::None, bytes: 0, message: 0 }.value(value, 1)
 }
 
 struct Converter<'a> {
@@ -130,11 +134,7 @@ fn number_value(number: &serde_json::Number) -> Value {
 }
 
 /// A noncharacter that occurs nowhere in the input of a render.
-pub(crate) fn free_mark(
-    messages: &[Message],
-    extra: &Map<String, Json>,
-    trusted: &[&str],
-) -> Result<char, TextError> {
+pub(crate) fn free_mark(conversation: &Conversation<'_>, trusted: &[&str]) -> Result<char, TextError> {
     let mut used = Vec::new();
     let mut note = |text: &str| {
         // Every noncharacter begins with one of these bytes in UTF-8, and most text has neither.
@@ -143,8 +143,9 @@ pub(crate) fn free_mark(
         }
     };
     trusted.iter().for_each(|text| note(text));
-    for fields in messages.iter().map(Message::fields).chain([extra]) {
-        visit_fields(fields, 0, &mut note);
+    for (name, value) in conversation.messages.iter().flatten().chain(&conversation.variables) {
+        note(name);
+        visit(value, 1, &mut note);
     }
     noncharacters().find(|candidate| !used.contains(candidate)).ok_or(TextError::NoFreeNoncharacter)
 }
@@ -154,14 +155,7 @@ fn is_noncharacter(character: char) -> bool {
     (0xFDD0..=0xFDEF).contains(&code) || code & 0xFFFE == 0xFFFE
 }
 
-/// Calls `note` with every string of the fields. Stops where the conversion refuses the depth anyway.
-fn visit_fields(fields: &Map<String, Json>, depth: usize, note: &mut dyn FnMut(&str)) {
-    for (key, value) in fields {
-        note(key);
-        visit(value, depth + 1, note);
-    }
-}
-
+/// Calls `note` with every string of a value. Stops where the conversion refuses the depth anyway.
 fn visit(value: &Json, depth: usize, note: &mut dyn FnMut(&str)) {
     if depth > DEPTH_LIMIT {
         return;
@@ -169,7 +163,12 @@ fn visit(value: &Json, depth: usize, note: &mut dyn FnMut(&str)) {
     match value {
         Json::String(text) => note(text),
         Json::Array(items) => items.iter().for_each(|item| visit(item, depth + 1, note)),
-        Json::Object(fields) => visit_fields(fields, depth, note),
+        Json::Object(fields) => {
+            for (key, value) in fields {
+                note(key);
+                visit(value, depth + 1, note);
+            }
+        }
         Json::Null | Json::Bool(_) | Json::Number(_) => {}
     }
 }

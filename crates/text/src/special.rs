@@ -25,37 +25,74 @@ pub(crate) enum Fragment<'t> {
     Token(u32),
 }
 
+/// A special token that takes the white space before it (`lstrip`) or after it (`rstrip`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenTrim {
+    pub(crate) id: u32,
+    pub(crate) before: bool,
+    pub(crate) after: bool,
+}
+
+/// What a tokenizer file says about its special tokens beyond their texts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SpecialRules<'a> {
+    pub(crate) trims: Vec<TokenTrim>,
+    /// Texts that are always one token, beside the texts of the vocabulary.
+    pub(crate) literals: Vec<(&'a str, u32)>,
+}
+
 /// A set of tokens to be found in text.
 pub(crate) struct TokenMatcher {
     automaton: Option<AhoCorasick>,
     ids: Box<[u32]>,
+    /// Sorted by id; most vocabularies have none.
+    trims: Box<[TokenTrim]>,
 }
 
 impl TokenMatcher {
-    fn new(vocabulary: &Vocabulary, wanted: impl Fn(TokenType) -> bool) -> Result<TokenMatcher, TextError> {
+    fn new(
+        vocabulary: &Vocabulary,
+        rules: &SpecialRules<'_>,
+        wanted: impl Fn(TokenType) -> bool,
+    ) -> Result<TokenMatcher, TextError> {
         let has_text = |&id: &u32| wanted(vocabulary.token_type(id)) && !vocabulary.bytes(id).is_empty();
-        let ids: Box<[u32]> = vocabulary.ids().filter(has_text).collect();
+        let mut ids: Vec<u32> = vocabulary.ids().filter(has_text).collect();
+        let texts: Vec<&[u8]> = ids.iter().map(|&id| vocabulary.bytes(id)).collect();
+        let literals = rules.literals.iter().filter(|(text, _)| !text.is_empty());
+        ids.extend(literals.clone().map(|(_, id)| *id));
         let automaton = if ids.is_empty() {
             None
         } else {
             let built = AhoCorasick::builder()
                 .match_kind(MatchKind::LeftmostLongest)
                 .kind(Some(AhoCorasickKind::ContiguousNFA))
-                .build(ids.iter().map(|&id| vocabulary.bytes(id)));
+                .build(texts.into_iter().chain(literals.map(|(text, _)| text.as_bytes())));
             Some(built.map_err(|error| TextError::SpecialMatcher(error.to_string()))?)
         };
-        Ok(TokenMatcher { automaton, ids })
+        let mut trims = rules.trims.clone();
+        trims.sort_unstable_by_key(|trim| trim.id);
+        Ok(TokenMatcher { automaton, ids: ids.into(), trims: trims.into() })
     }
 
     /// Calls `fragment` with each part of `text` in order; texts are never empty.
     pub(crate) fn split<'t>(&self, text: &'t str, fragment: &mut dyn FnMut(Fragment<'t>)) {
         let mut start = 0;
         for found in self.automaton.iter().flat_map(|automaton| automaton.find_iter(text)) {
-            if start < found.start() {
-                fragment(Fragment::Text(&text[start..found.start()]));
+            let id = self.ids[found.pattern().as_usize()];
+            let trim = self.trims.binary_search_by_key(&id, |trim| trim.id).ok().map(|at| self.trims[at]);
+            // Space taken by the token before may hide a token that is only space.
+            let mut before = text.get(start..found.start()).unwrap_or_default();
+            if trim.is_some_and(|trim| trim.before) {
+                before = before.trim_end();
             }
-            fragment(Fragment::Token(self.ids[found.pattern().as_usize()]));
-            start = found.end();
+            if !before.is_empty() {
+                fragment(Fragment::Text(before));
+            }
+            fragment(Fragment::Token(id));
+            start = start.max(found.end());
+            if trim.is_some_and(|trim| trim.after) {
+                start = text.len() - text[start..].trim_start().len();
+            }
         }
         if start < text.len() {
             fragment(Fragment::Text(&text[start..]));
@@ -74,9 +111,10 @@ pub(crate) struct SpecialTokens {
 }
 
 impl SpecialTokens {
-    pub(crate) fn new(vocabulary: &Vocabulary) -> Result<SpecialTokens, TextError> {
-        let user_defined = TokenMatcher::new(vocabulary, |kind| kind == TokenType::UserDefined)?;
-        let all = TokenMatcher::new(vocabulary, |kind| kind == TokenType::UserDefined || is_structure(kind))?;
+    pub(crate) fn new(vocabulary: &Vocabulary, rules: &SpecialRules<'_>) -> Result<SpecialTokens, TextError> {
+        let user_defined = TokenMatcher::new(vocabulary, rules, |kind| kind == TokenType::UserDefined)?;
+        let wanted = |kind: TokenType| kind == TokenType::UserDefined || is_structure(kind);
+        let all = TokenMatcher::new(vocabulary, rules, wanted)?;
         Ok(SpecialTokens { user_defined, all })
     }
 

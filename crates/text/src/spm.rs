@@ -1,5 +1,8 @@
-//! SentencePiece BPE (`tokenizer.ggml.model` = `llama`): neighbours are merged while their joined text is a token,
-//! the highest score first; what is left without a token becomes byte tokens.
+//! BPE without a list of merges: neighbours are merged while their joined text is a token.
+//!
+//! Two kinds: SentencePiece (`tokenizer.ggml.model` = `llama`) merges characters, the highest score first, and what is left
+//! without a token becomes byte tokens; tiktoken (the ranks of Kimi and Mistral's tekken) merges the bytes of one piece of the
+//! pre-tokenizer, the lowest id first.
 //!
 //! GGUF stores scores and no merges for this kind, and score ties make a merge list ambiguous, so the BPE model
 //! of the `tokenizers` crate cannot be filled without guessing. This follows llama.cpp (`llm_tokenizer_spm`),
@@ -9,6 +12,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use crate::TextError;
+use crate::pre_tokenizer::PreTokenizer;
 use crate::source::{TokenType, TokenizerSource};
 use crate::vocabulary::{TokenIndex, Vocabulary};
 
@@ -16,7 +20,10 @@ use crate::vocabulary::{TokenIndex, Vocabulary};
 pub(crate) const SPACE_MARK: &str = "\u{2581}";
 
 pub(crate) struct ScoreMergeEncoder {
+    /// Empty: a token's score is its id, the lowest first.
     scores: Box<[f32]>,
+    /// Present if pieces of text are merged from bytes.
+    pre_tokenizer: Option<PreTokenizer>,
     /// Tokens plain text may become, by their text as the file writes it, with [`SPACE_MARK`] turned into a space.
     index: TokenIndex,
     byte_ids: Box<[Option<u32>; 256]>,
@@ -25,7 +32,8 @@ pub(crate) struct ScoreMergeEncoder {
 }
 
 impl ScoreMergeEncoder {
-    pub(crate) fn new(
+    /// SentencePiece.
+    pub(crate) fn by_score(
         source: &mut TokenizerSource<'_>,
         vocabulary: &Vocabulary,
     ) -> Result<ScoreMergeEncoder, TextError> {
@@ -43,6 +51,24 @@ impl ScoreMergeEncoder {
         if let Some(id) = scores.iter().position(|score| score.is_nan()) {
             return Err(TextError::BadScore { id: id as u32 });
         }
+        ScoreMergeEncoder::new(source, vocabulary, scores.into_boxed_slice(), None)
+    }
+
+    /// tiktoken: `source` writes the bytes of its tokens in GPT-2's alphabet.
+    pub(crate) fn by_rank(
+        pre_tokenizer: PreTokenizer,
+        source: &TokenizerSource<'_>,
+        vocabulary: &Vocabulary,
+    ) -> Result<ScoreMergeEncoder, TextError> {
+        ScoreMergeEncoder::new(source, vocabulary, Box::default(), Some(pre_tokenizer))
+    }
+
+    fn new(
+        source: &TokenizerSource<'_>,
+        vocabulary: &Vocabulary,
+        scores: Box<[f32]>,
+        pre_tokenizer: Option<PreTokenizer>,
+    ) -> Result<ScoreMergeEncoder, TextError> {
         let mut index = TokenIndex::with_capacity(vocabulary.len());
         let mut byte_ids = Box::new([None; 256]);
         let mut longest_token = 0;
@@ -50,10 +76,14 @@ impl ScoreMergeEncoder {
             let bytes = vocabulary.bytes(id);
             match vocabulary.token_type(id) {
                 TokenType::Byte => byte_ids[bytes[0] as usize] = Some(id),
+                TokenType::UserDefined if pre_tokenizer.is_some() => {}
                 TokenType::Control | TokenType::Unknown => {}
                 // A space in the text of a token is reachable only by matching it whole, as a user-defined token.
                 _ if bytes.is_empty() || source.tokens[id as usize].contains(&b' ') => {}
                 TokenType::Normal | TokenType::UserDefined | TokenType::Unused => {
+                    if let (true, [byte]) = (pre_tokenizer.is_some(), bytes) {
+                        byte_ids[*byte as usize] = Some(id);
+                    }
                     longest_token = longest_token.max(bytes.len());
                     // Texts are unique, and without spaces they stay so when the mark becomes a space.
                     let _ = index.insert(id, |id| vocabulary.bytes(id));
@@ -65,13 +95,33 @@ impl ScoreMergeEncoder {
         {
             return Err(TextError::IncompleteBytes { byte: byte as u8 });
         }
-        let scores = scores.into_boxed_slice();
-        Ok(ScoreMergeEncoder { scores, index, byte_ids, unknown: source.unk_id, longest_token })
+        let unknown = source.unk_id;
+        Ok(ScoreMergeEncoder { scores, pre_tokenizer, index, byte_ids, unknown, longest_token })
     }
 
     /// Appends the ids of `text`, which holds no special tokens.
     pub(crate) fn encode(&self, vocabulary: &Vocabulary, text: &str, out: &mut Vec<u32>) {
-        Run { encoder: self, vocabulary, text, symbols: Vec::new(), queue: BinaryHeap::new() }.encode(out);
+        let mut run = Run {
+            encoder: self,
+            vocabulary,
+            text: text.as_bytes(),
+            symbols: Vec::new(),
+            queue: BinaryHeap::new(),
+        };
+        match &self.pre_tokenizer {
+            None => {
+                run.encode(text.char_indices().map(|(start, character)| (start, character.len_utf8())), out)
+            }
+            Some(pre_tokenizer) => pre_tokenizer.split(text, &mut |piece| {
+                // tiktoken takes a piece that is a token whole, without merging.
+                if let Some(id) = self.index.find(piece.as_bytes(), |id| vocabulary.bytes(id)) {
+                    out.push(id);
+                    return;
+                }
+                run.text = piece.as_bytes();
+                run.encode((0..piece.len()).map(|start| (start, 1)), out);
+            }),
+        }
     }
 
     pub(crate) fn resident_bytes(&self) -> usize {
@@ -124,21 +174,19 @@ impl Eq for Candidate {}
 struct Run<'a> {
     encoder: &'a ScoreMergeEncoder,
     vocabulary: &'a Vocabulary,
-    text: &'a str,
+    text: &'a [u8],
     symbols: Vec<Symbol>,
     queue: BinaryHeap<Candidate>,
 }
 
 impl Run<'_> {
-    fn encode(mut self, out: &mut Vec<u32>) {
-        for (start, character) in self.text.char_indices() {
+    /// Merges `units`, start and length of each, and appends the ids.
+    fn encode(&mut self, units: impl Iterator<Item = (usize, usize)>, out: &mut Vec<u32>) {
+        self.symbols.clear();
+        for (start, length) in units {
             let index = self.symbols.len();
-            self.symbols.push(Symbol {
-                start,
-                length: character.len_utf8(),
-                previous: index.checked_sub(1).unwrap_or(END),
-                next: index + 1,
-            });
+            let previous = index.checked_sub(1).unwrap_or(END);
+            self.symbols.push(Symbol { start, length, previous, next: index + 1 });
         }
         let Some(last) = self.symbols.last_mut() else { return };
         last.next = END;
@@ -151,7 +199,7 @@ impl Run<'_> {
         let mut index = 0;
         while index != END {
             let symbol = self.symbols[index];
-            self.emit(&self.text.as_bytes()[symbol.start..symbol.start + symbol.length], out);
+            self.emit(&self.text[symbol.start..symbol.start + symbol.length], out);
             index = symbol.next;
         }
     }
@@ -187,8 +235,10 @@ impl Run<'_> {
         if length > self.encoder.longest_token {
             return;
         }
-        if let Some(id) = self.find(&self.text.as_bytes()[symbol.start..symbol.start + length]) {
-            self.queue.push(Candidate { score: self.encoder.scores[id as usize], left, length });
+        if let Some(id) = self.find(&self.text[symbol.start..symbol.start + length]) {
+            // Ids are below 2^24 where they rank, so a float holds them exactly.
+            let score = self.encoder.scores.get(id as usize).copied().unwrap_or(-(id as f32));
+            self.queue.push(Candidate { score, left, length });
         }
     }
 

@@ -6,33 +6,33 @@
 //! `tojson`, `raise_exception` and `strftime_now`. How user text is kept apart from control tokens: `guard.rs`.
 
 use std::io;
+use std::sync::OnceLock;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
-use serde_json::Map;
+use serde_json::{Map, Value as Json};
 
 use crate::TextError;
+use crate::conversation::{self, ArgumentsForm, CallForm, Conversation};
 use crate::date::DateTime;
 use crate::guard::ControlLookAlikes;
 use crate::message::Message;
-use crate::python_json;
-use crate::python_text;
 use crate::render_input::{Marking, RenderInput};
-use crate::template_source;
+use crate::{python_json, python_methods, python_text, template_source};
 
 /// Steps every render may take, and bytes / 64 it may build; real templates need a few hundred per message.
 const BASE_FUEL: u64 = 500_000;
 
 /// Further fuel per byte of input: lets a template copy its input dozens of times.
-const FUEL_PER_INPUT_BYTE: u64 = 1;
+const FUEL_PER_INPUT_BYTE: u64 = 4;
 
 /// Most fuel of any render; bounds how deep a template can nest values.
-const FUEL_LIMIT: u64 = 2_000_000;
+const FUEL_LIMIT: u64 = 4_000_000;
 
 /// Stack of the thread that renders. A loop can put a list into a list for every 8 of its steps, and dropping such a value
 /// takes up to 400 bytes of stack per level. Address space only: pages are used when touched.
-const STACK_BYTES: usize = 128 << 20;
+const STACK_BYTES: usize = 256 << 20;
 
 /// Output every render may write, and further output per byte of input.
 const BASE_OUTPUT_BYTES: usize = 4 << 20;
@@ -52,15 +52,24 @@ pub struct RenderOptions {
     pub add_generation_prompt: bool,
     /// The date that `strftime_now` gives; without one, a template that asks for the date fails.
     pub date: Option<DateTime>,
-    /// Further template variables (`tools`, `documents`, `enable_thinking`). Strings in them count as user text.
-    pub extra: Map<String, serde_json::Value>,
+    /// The functions the model may call, each an object in OpenAI's form (`{"type": "function", "function": {…}}`).
+    pub tools: Option<Vec<Json>>,
+    /// Texts to answer from, for templates with retrieval: objects with `title` and `text`.
+    pub documents: Option<Vec<Json>>,
+    /// Further template variables (`enable_thinking`, `reasoning_effort`). Strings in them count as user text, as
+    /// those of `tools` and `documents` do.
+    pub extra: Map<String, Json>,
 }
 
 /// A chat template, compiled once and rendered many times.
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
     bos_token: String,
     eos_token: String,
+    call_form: OnceLock<CallForm>,
+    /// Takes the place of this one when tools are given.
+    tool_use: Option<Box<ChatTemplate>>,
 }
 
 impl ChatTemplate {
@@ -70,26 +79,34 @@ impl ChatTemplate {
     /// # Errors
     /// If the source is too large or does not parse.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<ChatTemplate, TextError> {
-        let source = template_source::prepare(source)?;
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.expect("the default delimiters are valid"));
-        environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-        environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_recursion_limit(RECURSION_LIMIT);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_filter("tojson", python_json::tojson);
-        environment.add_filter("indent", python_text::indent);
-        environment.add_filter("string", python_text::string);
-        environment.set_formatter(python_text::write_value);
-        environment.add_test("sequence", is_sequence);
-        environment.add_test("iterable", is_iterable);
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_template_owned(TEMPLATE_NAME, source).map_err(|error| TextError::TemplateSyntax {
-            line: error.line().unwrap_or(0),
-            message: describe(&error),
+        let prepared = template_source::prepare(source)?;
+        let mut environment = environment();
+        environment.add_template_owned(TEMPLATE_NAME, prepared).map_err(|error| {
+            TextError::TemplateSyntax { line: error.line().unwrap_or(0), message: describe(&error) }
         })?;
-        Ok(ChatTemplate { environment, bos_token: bos_token.to_owned(), eos_token: eos_token.to_owned() })
+        Ok(ChatTemplate {
+            environment,
+            source: source.to_owned(),
+            bos_token: bos_token.to_owned(),
+            eos_token: eos_token.to_owned(),
+            call_form: OnceLock::new(),
+            tool_use: None,
+        })
+    }
+
+    /// The source it was made of.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Adds the template that some models bring for requests with tools (`tool_use`).
+    ///
+    /// # Errors
+    /// Those of [`ChatTemplate::new`].
+    pub fn with_tool_use(mut self, source: &str) -> Result<ChatTemplate, TextError> {
+        let template = ChatTemplate::new(source, &self.bos_token, &self.eos_token)?;
+        self.tool_use = Some(Box::new(template));
+        Ok(self)
     }
 
     /// The prompt as text, for inspection. To get ids use [`crate::Tokenizer::encode_chat`]: a prompt that passed through
@@ -98,8 +115,9 @@ impl ChatTemplate {
     /// # Errors
     /// If a message is malformed, the template fails or refuses, or a limit is hit.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, TextError> {
-        let input = RenderInput::new(messages, &options.extra, Marking::None)?;
-        self.render_input(input, options)
+        let template = self.for_options(options);
+        let conversation = Conversation::new(messages, options, template.form_for(messages))?;
+        template.render_input(RenderInput::new(&conversation, Marking::None)?, options)
     }
 
     /// Renders with look-alikes of control tokens in user text broken up; also gives the mark to drop.
@@ -109,11 +127,47 @@ impl ChatTemplate {
         options: &RenderOptions,
         look_alikes: &ControlLookAlikes,
     ) -> Result<(String, char), TextError> {
-        let template = self.environment.get_template(TEMPLATE_NAME).expect("added in new()");
-        let trusted = [template.source(), &self.bos_token, &self.eos_token];
-        let mark = crate::render_input::free_mark(messages, &options.extra, &trusted)?;
-        let input = RenderInput::new(messages, &options.extra, Marking::Break { look_alikes, mark })?;
-        Ok((self.render_input(input, options)?, mark))
+        let template = self.for_options(options);
+        let compiled = template.environment.get_template(TEMPLATE_NAME).expect("added in new()");
+        let trusted = [compiled.source(), &template.bos_token, &template.eos_token];
+        let conversation = Conversation::new(messages, options, template.form_for(messages))?;
+        let mark = crate::render_input::free_mark(&conversation, &trusted)?;
+        let input = RenderInput::new(&conversation, Marking::Break { look_alikes, mark })?;
+        Ok((template.render_input(input, options)?, mark))
+    }
+
+    fn for_options(&self, options: &RenderOptions) -> &ChatTemplate {
+        match &self.tool_use {
+            Some(template) if options.tools.is_some() || options.extra.contains_key("tools") => template,
+            _ => self,
+        }
+    }
+
+    /// What this template needs of tool calls, found by trying once.
+    fn form_for(&self, messages: &[Message]) -> CallForm {
+        if !messages.iter().any(conversation::has_form) {
+            return CallForm::DEFAULT;
+        }
+        *self.call_form.get_or_init(|| self.probed_form())
+    }
+
+    fn probed_form(&self) -> CallForm {
+        // A template that expects text prints an object as Python prints a dictionary, or fails.
+        let printed = format!("{{'{}'", conversation::PROBE_NAME);
+        let written = |content: Option<&str>, form: CallForm| {
+            let (messages, options) = conversation::probe(content);
+            let rendered = Conversation::new(&messages, &options, form)
+                .and_then(|conversation| RenderInput::new(&conversation, Marking::None))
+                .and_then(|input| self.render_input(input, &options));
+            rendered.is_ok_and(|text| text.contains(conversation::PROBE_VALUE) && !text.contains(&printed))
+        };
+        let mut form = CallForm::DEFAULT;
+        let text = CallForm { arguments: ArgumentsForm::Text, ..form };
+        if !written(Some(""), form) && written(Some(""), text) {
+            form = text;
+        }
+        let filled = CallForm { fills_content: true, ..form };
+        if !written(None, form) && written(None, filled) { filled } else { form }
     }
 
     fn render_input(&self, input: RenderInput, options: &RenderOptions) -> Result<String, TextError> {
@@ -151,6 +205,27 @@ impl ChatTemplate {
             Err(error) => Err(render_error(&error, out.exceeded.then_some(out.limit))),
         }
     }
+}
+
+/// An environment set up as transformers sets up Jinja2.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    environment.set_syntax(syntax.expect("the default delimiters are valid"));
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_recursion_limit(RECURSION_LIMIT);
+    environment.set_unknown_method_callback(python_methods::call);
+    environment.add_filter("tojson", python_json::tojson);
+    environment.add_filter("from_json", python_json::from_json);
+    environment.add_filter("indent", python_text::indent);
+    environment.add_filter("string", python_text::string);
+    environment.add_filter("trim", python_methods::trim);
+    environment.set_formatter(python_text::write_value);
+    environment.add_test("sequence", is_sequence);
+    environment.add_test("iterable", is_iterable);
+    environment.add_function("raise_exception", raise_exception);
+    environment
 }
 
 /// Collects output and refuses more than `limit` bytes.

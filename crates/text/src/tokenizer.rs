@@ -1,16 +1,18 @@
-//! The tokenizer: text to ids and back, built from the metadata of a GGUF file.
+//! The tokenizer: text to ids and back, built from the metadata of a GGUF file or from tokenizer files.
 //!
 //! Owns the checks on a vocabulary (everything in it is untrusted) and the order of work: special tokens are cut
-//! out first (`special.rs`), the text between them goes to BPE (`bpe.rs`) or SentencePiece (`spm.rs`).
-//! Text is taken as it is: no Unicode normalisation, as in llama.cpp.
+//! out first (`special.rs`), the text between them is normalised if a file asks for it (`normalizer.rs`; GGUF does not, as in
+//! llama.cpp) and goes to BPE by merges (`bpe.rs`) or by scores and ranks (`spm.rs`). Files are read in `tokenizer_file.rs`.
 
 use std::borrow::Cow;
 
-use crate::bpe::BytePairEncoder;
+use crate::bpe::{BytePairEncoder, MergeList, Units};
 use crate::byte_level::ByteLevelTable;
 use crate::guard::ControlLookAlikes;
+use crate::normalizer::Normalizer;
+use crate::pre_tokenizer::PreTokenizer;
 use crate::source::{TokenType, TokenizerSource};
-use crate::special::{Fragment, ParseSpecial, SpecialTokens, is_structure};
+use crate::special::{Fragment, ParseSpecial, SpecialRules, SpecialTokens, is_structure};
 use crate::spm::{SPACE_MARK, ScoreMergeEncoder};
 use crate::stream::{DecodeOptions, StreamDecoder};
 use crate::vocabulary::{TokenIndex, Vocabulary, VocabularyBuilder};
@@ -21,13 +23,54 @@ const LIMIT: usize = 1 << 31;
 
 enum Encoder {
     BytePairs(BytePairEncoder),
-    ScoreMerges { encoder: ScoreMergeEncoder, add_space_prefix: bool },
+    ScoreMerges(ScoreMergeEncoder),
+}
+
+/// How text becomes tokens, beyond what [`TokenizerSource`] says.
+pub(crate) struct Recipe<'a> {
+    pub(crate) algorithm: Algorithm<'a>,
+    pub(crate) normalizer: Normalizer,
+    /// Whether the vocabulary writes spaces as [`SPACE_MARK`]. If not, it writes bytes in GPT-2's alphabet.
+    pub(crate) marks_spaces: bool,
+    pub(crate) space_prefix: SpacePrefix,
+    pub(crate) special: SpecialRules<'a>,
+    /// Further ids that end generation.
+    pub(crate) stop_ids: Vec<u32>,
+}
+
+pub(crate) enum Algorithm<'a> {
+    Merges {
+        list: MergeList<'a>,
+        pre_tokenizer: PreTokenizer,
+        units: Units,
+    },
+    /// SentencePiece: characters are merged, the highest score first.
+    Scores,
+    /// tiktoken: bytes are merged, the lowest id first.
+    Ranks {
+        pre_tokenizer: PreTokenizer,
+    },
+}
+
+/// Where a space is put before text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SpacePrefix {
+    Never,
+    /// Before every stretch of text that starts or follows a special token.
+    Always,
+    /// The same, unless it begins with a space.
+    UnlessThere,
+    /// Before the start of the whole text only, unless it begins with a space.
+    AtStartUnlessThere,
 }
 
 /// A tokenizer. Immutable and shared freely between threads.
 pub struct Tokenizer {
     vocabulary: Vocabulary,
     encoder: Encoder,
+    normalizer: Normalizer,
+    marks_spaces: bool,
+    space_prefix: SpacePrefix,
     special: SpecialTokens,
     look_alikes: ControlLookAlikes,
     bos: Option<u32>,
@@ -38,34 +81,63 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Builds the tokenizer and checks the whole vocabulary.
+    /// Builds the tokenizer of a GGUF file and checks the whole vocabulary.
     ///
     /// # Errors
     /// Names the first token, merge or key that is wrong; an unknown `pre` lists the known ones.
     pub fn from_gguf(mut source: TokenizerSource<'_>) -> Result<Tokenizer, TextError> {
-        let score_merges = match source.model {
-            "gpt2" => false,
-            "llama" => true,
+        let algorithm = match source.model {
+            "gpt2" => {
+                let pre_tokenizer = PreTokenizer::for_name(source.pre)?;
+                if source.bos_id.is_some() && source.add_bos.is_none() {
+                    source.add_bos = Some(pre_tokenizer.add_bos);
+                }
+                // The list is longer than the vocabulary and not needed once it is read.
+                let list = MergeList::Joined(std::mem::take(&mut source.merges));
+                Algorithm::Merges { list, pre_tokenizer, units: Units::Bytes }
+            }
+            "llama" => {
+                apply_llama_defaults(&mut source);
+                source.add_bos = source.add_bos.or(Some(source.bos_id.is_some()));
+                Algorithm::Scores
+            }
             other => return Err(TextError::UnsupportedModel(other.to_owned())),
         };
+        let scores = matches!(algorithm, Algorithm::Scores);
+        let prefixed = scores && source.add_space_prefix.unwrap_or(true);
+        Tokenizer::build(
+            source,
+            Recipe {
+                algorithm,
+                normalizer: Normalizer::default(),
+                marks_spaces: scores,
+                space_prefix: if prefixed { SpacePrefix::Always } else { SpacePrefix::Never },
+                special: SpecialRules::default(),
+                stop_ids: Vec::new(),
+            },
+        )
+    }
+
+    pub(crate) fn build(mut source: TokenizerSource<'_>, recipe: Recipe<'_>) -> Result<Tokenizer, TextError> {
         check_sizes(&source)?;
         let index = index_tokens(&source)?;
-        if score_merges {
-            apply_llama_defaults(&mut source);
-        }
         check_special_ids(&source)?;
-        let vocabulary = read_vocabulary(&source, score_merges)?;
-        let encoder = if score_merges {
-            let encoder = ScoreMergeEncoder::new(&mut source, &vocabulary)?;
-            Encoder::ScoreMerges { encoder, add_space_prefix: source.add_space_prefix.unwrap_or(true) }
-        } else {
-            Encoder::BytePairs(BytePairEncoder::new(&mut source, &vocabulary, &index)?)
+        let vocabulary = read_vocabulary(&source, recipe.marks_spaces)?;
+        let encoder = match recipe.algorithm {
+            Algorithm::Merges { list, pre_tokenizer, units } => Encoder::BytePairs(BytePairEncoder::new(
+                &source,
+                list,
+                pre_tokenizer,
+                units,
+                &vocabulary,
+                &index,
+            )?),
+            Algorithm::Scores => Encoder::ScoreMerges(ScoreMergeEncoder::by_score(&mut source, &vocabulary)?),
+            Algorithm::Ranks { pre_tokenizer } => {
+                Encoder::ScoreMerges(ScoreMergeEncoder::by_rank(pre_tokenizer, &source, &vocabulary)?)
+            }
         };
-        let add_bos = source.add_bos.unwrap_or(match &encoder {
-            Encoder::BytePairs(encoder) => encoder.adds_bos_by_default() && source.bos_id.is_some(),
-            Encoder::ScoreMerges { .. } => source.bos_id.is_some(),
-        });
-        let add_eos = source.add_eos.unwrap_or(false);
+        let (add_bos, add_eos) = (source.add_bos.unwrap_or(false), source.add_eos.unwrap_or(false));
         for (set, flag, id, key) in [
             (add_bos, "tokenizer.ggml.add_bos_token", source.bos_id, "tokenizer.ggml.bos_token_id"),
             (add_eos, "tokenizer.ggml.add_eos_token", source.eos_id, "tokenizer.ggml.eos_token_id"),
@@ -80,13 +152,17 @@ impl Tokenizer {
         };
         let mut stop_tokens = stop::stops_by_text(control_id);
         stop_tokens.extend([source.eos_id, source.eot_id, source.eom_id].into_iter().flatten());
+        stop_tokens.extend(recipe.stop_ids.into_iter().filter(|&id| (id as usize) < vocabulary.len()));
         stop_tokens.sort_unstable();
         stop_tokens.dedup();
-        let special = SpecialTokens::new(&vocabulary)?;
+        let special = SpecialTokens::new(&vocabulary, &recipe.special)?;
         let look_alikes = ControlLookAlikes::new(&vocabulary)?;
         Ok(Tokenizer {
             vocabulary,
             encoder,
+            normalizer: recipe.normalizer,
+            marks_spaces: recipe.marks_spaces,
+            space_prefix: recipe.space_prefix,
             special,
             look_alikes,
             bos: source.bos_id,
@@ -126,6 +202,17 @@ impl Tokenizer {
     /// The type of a token; ids beyond the vocabulary count as unused.
     pub fn token_type(&self, id: u32) -> TokenType {
         self.vocabulary.token_type(id)
+    }
+
+    /// Whether a token is found as a whole in a template's text: control, unknown and user-defined tokens.
+    pub fn is_special(&self, id: u32) -> bool {
+        let kind = self.token_type(id);
+        kind == TokenType::UserDefined || crate::special::is_structure(kind)
+    }
+
+    /// Whether text after a special token gets a space before it that was not there.
+    pub fn adds_space(&self) -> bool {
+        self.adds_space_prefix()
     }
 
     /// The id of the control or user-defined token written `text`.
@@ -193,18 +280,22 @@ impl Tokenizer {
     }
 
     fn encode_plain(&self, text: &str, after_special: bool, ids: &mut Vec<u32>) {
+        let mut text = self.normalizer.apply(text);
+        if self.marks_spaces && text.contains(SPACE_MARK) {
+            text = Cow::Owned(text.replace(SPACE_MARK, " "));
+        }
+        let prefixed = match self.space_prefix {
+            SpacePrefix::Never => false,
+            SpacePrefix::Always => after_special,
+            SpacePrefix::UnlessThere => after_special && !text.starts_with(' '),
+            SpacePrefix::AtStartUnlessThere => after_special && ids.is_empty() && !text.starts_with(' '),
+        };
+        if prefixed {
+            text.to_mut().insert(0, ' ');
+        }
         match &self.encoder {
-            Encoder::BytePairs(encoder) => encoder.encode(&self.vocabulary, text, ids),
-            Encoder::ScoreMerges { encoder, add_space_prefix } => {
-                let mut text = Cow::Borrowed(text);
-                if text.contains(SPACE_MARK) {
-                    text = Cow::Owned(text.replace(SPACE_MARK, " "));
-                }
-                if *add_space_prefix && after_special {
-                    text.to_mut().insert(0, ' ');
-                }
-                encoder.encode(&self.vocabulary, &text, ids);
-            }
+            Encoder::BytePairs(encoder) => encoder.encode(&self.vocabulary, &text, ids),
+            Encoder::ScoreMerges(encoder) => encoder.encode(&self.vocabulary, &text, ids),
         }
     }
 
@@ -242,14 +333,14 @@ impl Tokenizer {
     }
 
     pub(crate) fn adds_space_prefix(&self) -> bool {
-        matches!(self.encoder, Encoder::ScoreMerges { add_space_prefix: true, .. })
+        self.space_prefix != SpacePrefix::Never
     }
 
     /// Bytes this tokenizer's tables hold, without the lazily built automata of the regular expressions.
     pub fn resident_bytes(&self) -> usize {
         let encoder = match &self.encoder {
             Encoder::BytePairs(encoder) => encoder.resident_bytes(),
-            Encoder::ScoreMerges { encoder, .. } => encoder.resident_bytes(),
+            Encoder::ScoreMerges(encoder) => encoder.resident_bytes(),
         };
         self.vocabulary.resident_bytes()
             + self.special.resident_bytes()
@@ -317,14 +408,14 @@ fn check_special_ids(source: &TokenizerSource<'_>) -> Result<(), TextError> {
     Ok(())
 }
 
-fn read_vocabulary(source: &TokenizerSource<'_>, score_merges: bool) -> Result<Vocabulary, TextError> {
+fn read_vocabulary(source: &TokenizerSource<'_>, marks_spaces: bool) -> Result<Vocabulary, TextError> {
     let bytes = source.tokens.iter().map(|token| token.len()).sum();
     let mut builder = Vocabulary::builder(source.tokens.len(), bytes);
     let table = ByteLevelTable::new();
     for (id, &text) in source.tokens.iter().enumerate() {
         let text = std::str::from_utf8(text).expect("checked by index_tokens");
         let token_type = token_type(source, id, text)?;
-        push_bytes(&mut builder, &table, id, text, token_type, score_merges)?;
+        push_bytes(&mut builder, &table, id, text, token_type, marks_spaces)?;
         builder.finish_token(token_type);
     }
     Ok(builder.build())
@@ -352,14 +443,14 @@ fn push_bytes(
     id: usize,
     text: &str,
     token_type: TokenType,
-    score_merges: bool,
+    marks_spaces: bool,
 ) -> Result<(), TextError> {
     match token_type {
         TokenType::Byte => {
             let bad = || TextError::BadByteToken { id: id as u32, text: text.to_owned() };
             builder.bytes.push(byte_value(text).ok_or_else(bad)?);
         }
-        TokenType::Normal | TokenType::Unused if score_merges => {
+        TokenType::Normal | TokenType::Unused if marks_spaces => {
             for (index, part) in text.split(SPACE_MARK).enumerate() {
                 if index > 0 {
                     builder.bytes.push(b' ');

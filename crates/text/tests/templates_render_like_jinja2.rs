@@ -38,6 +38,7 @@ fn every_stored_case_is_equal_byte_for_byte() {
                 add_generation_prompt: case.add_generation_prompt,
                 date: DateTime::from_date(2024, 7, 26),
                 extra: case.extra.clone(),
+                ..RenderOptions::default()
             };
             match (compiled.render(&messages, &options), &case.text, &case.refused) {
                 (Ok(text), Some(expected), _) => assert_eq!(&text, expected, "{}", template.name),
@@ -82,4 +83,59 @@ fn the_date_comes_from_the_caller() {
     ));
     let options = RenderOptions { date: Some(DateTime::from_unix_seconds(0)), ..RenderOptions::default() };
     assert_eq!(template.render(&message, &options).unwrap(), "1970");
+}
+
+#[test]
+fn a_template_gets_the_form_of_calls_it_writes() {
+    let call = |arguments: Value| {
+        let call = serde_json::json!({"type": "function", "function": {"name": "f", "arguments": arguments}});
+        Message::from_json(serde_json::json!({"role": "assistant", "content": null, "tool_calls": [call]}))
+            .unwrap()
+    };
+    let (object, text) = (serde_json::json!({"a": [1, "é"]}), Value::from("{\"a\":[1,\"é\"]}"));
+    let loops = |body: &str| {
+        format!(
+            "{{% for m in messages %}}{{% for c in m.tool_calls or [] %}}{body}{{% endfor %}}{{% endfor %}}"
+        )
+    };
+    for (source, from_object, from_text) in [
+        // Written with tojson: always an object.
+        (loops("{{ c.function.arguments | tojson }}"), "{\"a\": [1, \"é\"]}", "{\"a\": [1, \"é\"]}"),
+        // Read field by field.
+        (
+            loops("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}"),
+            "a=[1, 'é']",
+            "a=[1, 'é']",
+        ),
+        // Joined to text, or printed: always text.
+        (loops("{{ '<' + c.function.arguments + '>' }}"), "<{\"a\": [1, \"é\"]}>", "<{\"a\":[1,\"é\"]}>"),
+        (loops("{{ c.function.arguments }}"), "{\"a\": [1, \"é\"]}", "{\"a\":[1,\"é\"]}"),
+        // Fails without content, as Qwen3's does.
+        (
+            loops("{{ m.content.strip() + c.function.arguments | tojson }}"),
+            "{\"a\": [1, \"é\"]}",
+            "{\"a\": [1, \"é\"]}",
+        ),
+    ] {
+        let template = ChatTemplate::new(&source, "", "").unwrap();
+        let render =
+            |value: &Value| template.render(&[call(value.clone())], &RenderOptions::default()).unwrap();
+        assert_eq!((render(&object).as_str(), render(&text).as_str()), (from_object, from_text), "{source}");
+    }
+    let written = ChatTemplate::new(&loops("{{ c.function.arguments | tojson }}"), "", "").unwrap();
+    let broken = call(Value::from("{\"a\": "));
+    assert_eq!(written.render(&[broken], &RenderOptions::default()).unwrap(), "\"{\\\"a\\\": \"");
+}
+
+#[test]
+fn tools_and_documents_are_variables_and_win_over_extra_ones() {
+    let template = ChatTemplate::new("{{ tools }}{{ documents }}", "", "").unwrap();
+    let message = [Message::new("user", "hi")];
+    let mut options = RenderOptions::default();
+    assert_eq!(template.render(&message, &options).unwrap(), "NoneNone");
+    options.extra.insert("tools".to_owned(), serde_json::json!([1]));
+    assert_eq!(template.render(&message, &options).unwrap(), "[1]None");
+    options.tools = Some(vec![serde_json::json!(2)]);
+    options.documents = Some(Vec::new());
+    assert_eq!(template.render(&message, &options).unwrap(), "[2][]");
 }
