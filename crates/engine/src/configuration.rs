@@ -16,6 +16,7 @@ use coldpress_workers::THREADS_MAX;
 use crate::error::EngineError;
 use crate::keeper::IdleRelease;
 use crate::press::{MemoryGate, Press, ResidentCap, Thinking};
+use crate::service::Serving;
 use crate::settings::{Origins, SettingKey};
 
 /// Who holds the bytes of the routed experts.
@@ -252,6 +253,7 @@ pub struct LoadConfiguration {
     pub(crate) thinking: Thinking,
     pub(crate) origins: Origins,
     pub(crate) recording: Bytes,
+    pub(crate) serving: Option<Serving>,
 }
 
 impl LoadConfiguration {
@@ -288,6 +290,15 @@ impl LoadConfiguration {
     #[must_use]
     pub fn kv_positions(mut self, positions: u32) -> Self {
         self.kv_positions = positions;
+        self
+    }
+
+    /// Plans memory for a [`Service`](crate::Service): requests that wait, several that are computed at once, and keys and
+    /// values for all of them.
+    #[must_use]
+    pub fn serving(mut self, serving: Serving) -> Self {
+        self.kv_positions = serving.kv_positions.unwrap_or(self.kv_positions);
+        self.serving = Some(serving);
         self
     }
 

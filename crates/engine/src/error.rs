@@ -29,6 +29,9 @@ pub enum EngineError {
     /// The chat template refuses the messages.
     #[error(transparent)]
     Template(TextError),
+    /// What an answer was to look like cannot be enforced.
+    #[error(transparent)]
+    Grammar(TextError),
     /// The prompt and the answer do not fit the context.
     #[error(
         "the prompt has {prompt} tokens and the context holds {context}: shorten the prompt or load with a larger context"

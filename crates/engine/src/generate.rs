@@ -15,7 +15,7 @@ use coldpress_text::DecodeOptions;
 
 use crate::error::EngineError;
 use crate::runtime::Runtime;
-use crate::sampling::{Sampler, Sampling};
+use crate::sampling::{AnswerSampler, Sampler, Sampling};
 
 /// Room made for the text of an answer: more than tokens of common languages take, so that it rarely has to grow.
 const TEXT_BYTES_PER_TOKEN: usize = 8;
@@ -184,6 +184,7 @@ impl Session {
 struct Step<'a> {
     observer: &'a mut dyn GenerateObserver,
     sampler: &'a mut Sampler,
+    answer: &'a mut AnswerSampler,
     /// Prompt progress: tokens done before this chunk, tokens in it, tokens in all; `None` in decode.
     prefill: Option<(usize, usize, usize)>,
     chosen: Option<u32>,
@@ -199,7 +200,7 @@ impl ForwardObserver for Step<'_> {
     }
 
     fn logits(&mut self, _segment: usize, _row: usize, logits: &mut [f32]) {
-        self.chosen = Some(self.sampler.sample(logits));
+        self.chosen = Some(self.sampler.sample(self.answer, logits));
     }
 }
 
@@ -272,7 +273,7 @@ impl Runtime {
         let cached = common.min(prompt.len() - 1);
         session.truncate(cached);
         self.kv.as_mut().expect("made ready before").truncate(cached);
-        self.sampler.restart(options.sampling, prompt);
+        self.answer_sampler.restart(options.sampling, prompt, &[]);
 
         let mut answer = Generation::begin(prompt.len(), cached, options.max_tokens.min(session.context()));
         let before = self.experts.as_ref().map(ExpertStore::statistics);
@@ -329,12 +330,12 @@ impl Runtime {
         prefill: Option<(usize, usize, usize)>,
         observer: &mut dyn GenerateObserver,
     ) -> Result<Option<Option<u32>>, EngineError> {
-        let Self { workers, model, kernels, experts, scratch, kv, sampler, clock, .. } = self;
+        let Self { workers, model, kernels, experts, scratch, kv, sampler, answer_sampler, clock, .. } = self;
         let scratch = scratch.as_mut().expect("a runtime is awake while it computes");
         let kv = kv.as_mut().expect("a session began to compute");
         kv.extend(tokens.len()).map_err(ModelError::from).map_err(EngineError::Forward)?;
         let (pool, sequence) = kv.computing();
-        let mut step = Step { observer, sampler, prefill, chosen: None };
+        let mut step = Step { observer, sampler, answer: answer_sampler, prefill, chosen: None };
         let result = workers.enter(|team| {
             let experts = experts.as_mut();
             let mut engine = ForwardEngine { team, kernels: *kernels, experts, pool, scratch, clock };

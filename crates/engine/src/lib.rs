@@ -38,8 +38,10 @@ mod plan;
 mod predict;
 mod press;
 mod probe;
+mod prompt;
 mod runtime;
 mod sampling;
+pub mod service;
 mod settings;
 mod shared_kv;
 mod simulate;
@@ -62,6 +64,7 @@ pub use coldpress_memory::{
     StorageFacts, StorageKind, Suggestion, Swap, SystemFacts, apart,
 };
 pub use coldpress_model::{KvType, Phase, PhaseStretch, PhaseTimes};
+pub use coldpress_text as text;
 pub use coldpress_text::Message;
 pub use coldpress_workers::THREADS_MAX;
 
@@ -90,8 +93,9 @@ pub use predict::{
 };
 pub use press::{MemoryGate, Press, PressStatus, ResidentCap, Thinking};
 pub use probe::{ProbeReport, ProbedShare};
+pub use prompt::{ChatOptions, PromptEncoder};
 pub use runtime::{LoadObserver, LoadStage, PeakMemory, Runtime, Status};
-pub use sampling::{Sampler, Sampling, greedy};
+pub use sampling::{AnswerSampler, Sampler, Sampling, greedy};
 pub use settings::{EffectiveSetting, GivenAs, Setting, SettingKey};
 pub use simulate::{Capacity, PolicyCurve, Simulation, simulate};
 pub use timeline::TokenTimeline;

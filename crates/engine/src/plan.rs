@@ -10,7 +10,7 @@ use coldpress_experts::{
     Geometry, LazyConfig, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, RouteTelemetry, mapped_place_bytes,
     read_ring_bytes,
 };
-use coldpress_formats::ModelFile;
+use coldpress_formats::{ModelFile, TensorType};
 use coldpress_kernels::{Isa, Kernels};
 use coldpress_memory::plan::{
     CHUNK_TOKENS_MINIMUM, CONTEXT_MINIMUM, ContextRoom, Plan, PlanInput, PlanNote, RecordClass, context_room,
@@ -32,7 +32,7 @@ use crate::learnt::PolicyChoice;
 use crate::notes;
 use crate::packs;
 use crate::press::{LOW_RAM_CHUNK, LOW_RAM_CONTEXT, Press, ResidentCap, default_advice_cap};
-use crate::sampling::Sampler;
+use crate::sampling::{AnswerSampler, Sampler};
 use crate::settings::{EffectiveSetting, SettingKey, effective};
 use crate::vocabulary::tokenizer_source;
 
@@ -69,6 +69,12 @@ pub struct ModelSummary {
     pub vocabulary: usize,
     /// Longest context the file states.
     pub trained_context: usize,
+    /// Width of the hidden state.
+    pub hidden: usize,
+    /// Weights of all tensors.
+    pub parameters: u64,
+    /// The format that most bytes of the tensors are in.
+    pub quantization: String,
     /// Bytes of all tensors in the file.
     pub tensor_bytes: Bytes,
     /// Bytes of the routed experts as records.
@@ -303,9 +309,25 @@ fn summary(file: &ModelFile, spec: &ModelSpec, geometry: Option<&Geometry>) -> M
         experts_per_token: spec.experts_per_token(),
         vocabulary: spec.vocabulary,
         trained_context: spec.trained_context,
+        hidden: spec.hidden,
+        parameters: file.tensors().map(|tensor| tensor.shape.iter().product::<u64>()).sum(),
+        quantization: most_of(file),
         tensor_bytes: Bytes(file.tensor_bytes()),
         expert_bytes: Bytes(geometry.map_or(0, Geometry::records_bytes)),
     }
+}
+
+/// Name of the format that most bytes of the tensors are in.
+fn most_of(file: &ModelFile) -> String {
+    let mut bytes: Vec<(TensorType, u64)> = Vec::new();
+    for tensor in file.tensors() {
+        match bytes.iter_mut().find(|(known, _)| *known == tensor.tensor_type) {
+            Some((_, sum)) => *sum += tensor.byte_len,
+            None => bytes.push((tensor.tensor_type, tensor.byte_len)),
+        }
+    }
+    let most = bytes.into_iter().max_by_key(|&(_, sum)| sum);
+    most.map_or_else(String::new, |(tensor_type, _)| tensor_type.to_string())
 }
 
 /// Context and prefill chunk that nobody asked for.
@@ -439,6 +461,13 @@ impl Shares<'_> {
         Bytes(bytes.next_multiple_of(self.facts.page_size) as u64)
     }
 
+    /// What requests take beside keys and values.
+    fn serving_bytes(&self, configuration: &LoadConfiguration) -> Bytes {
+        let page_bytes = kv_bytes_per_token(self.spec, configuration.kv_type) * PAGE_POSITIONS;
+        let serving = configuration.serving.as_ref();
+        serving.map_or(Bytes::ZERO, |serving| serving.bytes(self.spec.vocabulary, page_bytes))
+    }
+
     fn input(&self, configuration: &LoadConfiguration, packed: bool) -> Result<PlanInput, EngineError> {
         let spec = self.spec;
         let trained = u32::try_from(spec.trained_context).unwrap_or(u32::MAX);
@@ -491,9 +520,12 @@ impl Shares<'_> {
             context,
             context_explicit: configuration.context.is_some(),
             context_minimum: CONTEXT_MINIMUM,
-            scratch_fixed: Bytes(scratch.fixed + Sampler::bytes(spec.vocabulary))
-                .saturating_add(self.telemetry_bytes(configuration))
-                .saturating_add(configuration.recording),
+            scratch_fixed: Bytes(
+                scratch.fixed + Sampler::bytes(spec.vocabulary) + AnswerSampler::bytes(spec.vocabulary),
+            )
+            .saturating_add(self.telemetry_bytes(configuration))
+            .saturating_add(configuration.recording)
+            .saturating_add(self.serving_bytes(configuration)),
             scratch_per_chunk_token: Bytes(scratch.per_row),
             scratch_per_block_token: Bytes(scratch.per_block_row),
             block_tokens: BLOCK_ROWS as u32,

@@ -5,7 +5,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use coldpress_experts::{
     ExpertStatistics, ExpertStore, Hotlist, PolicyKind, Residency as StoreResidency, StoreConfig,
@@ -18,7 +17,7 @@ use coldpress_model::{
     DenseTensor, DenseWeights, KvPool, Model, ModelError, ModelSpec, PAGE_POSITIONS, PhaseClock, Scratch,
     ScratchShape, TensorReader,
 };
-use coldpress_text::{ChatTemplate, DateTime, ParseSpecial, RenderOptions, Tokenizer};
+use coldpress_text::Tokenizer;
 use coldpress_workers::Workers;
 
 use crate::configuration::{LoadConfiguration, Residency};
@@ -28,7 +27,8 @@ use crate::keeper::{Keeper, RuntimeHandle};
 use crate::packs;
 use crate::plan::{LOGIT_ROWS, PlanReport, Prepared, dense_piece_bytes, prepare, prepare_again, slot_plan};
 use crate::press::{PressStatus, watch_routing};
-use crate::sampling::Sampler;
+use crate::prompt::{ChatOptions, PromptEncoder};
+use crate::sampling::{AnswerSampler, Sampler};
 use crate::shared_kv::SharedKv;
 use crate::timeline::Recorder;
 use crate::vocabulary;
@@ -131,13 +131,15 @@ pub struct Runtime {
     /// With the keeper too while the runtime rests; absent until somebody needs it.
     pub(crate) kv: Option<SharedKv>,
     pub(crate) sampler: Sampler,
+    /// The answer of [`Runtime::generate`].
+    pub(crate) answer_sampler: AnswerSampler,
     pub(crate) clock: PhaseClock,
     /// What looks for a typical token, if somebody asks for its timeline.
     pub(crate) timeline: Option<Box<Recorder>>,
     /// Pay for what was recorded, which outlives the recording: traces, timelines.
     pub(crate) recordings: [Option<Reservation>; 2],
     pub(crate) tokenizer: Arc<Tokenizer>,
-    template: Option<ChatTemplate>,
+    prompts: PromptEncoder,
     pub(crate) files: Vec<SourceFile>,
     memory: MemoryWatch,
     /// The process's peak of resident memory when loading began.
@@ -181,6 +183,9 @@ impl Runtime {
         let metadata = prepared.file.metadata();
         let tokenizer = Arc::new(vocabulary::tokenizer(metadata, configuration.pre_tokenizer.as_deref())?);
         let template = vocabulary::chat_template(metadata, &tokenizer)?;
+        let context = prepared.report.plan.context as usize;
+        let variables = configuration.template_variables();
+        let prompts = PromptEncoder::new(Arc::clone(&tokenizer), template, variables, context);
         let workers = Workers::new(prepared.report.threads);
         if prepared.pack.is_none() {
             prepared.pack = packs::build(&configuration.pack, &prepared, &ledger, &workers, observer)?;
@@ -190,6 +195,7 @@ impl Runtime {
         let experts = open_experts(&mut prepared, configuration, &ledger, &workers, observer)?;
         let scratch = new_scratch(&ledger, &prepared.spec, &prepared.report)?;
         let sampler = Sampler::new(&ledger, prepared.spec.vocabulary)?;
+        let answer_sampler = AnswerSampler::new(&ledger, prepared.spec.vocabulary)?;
         let keeper =
             Keeper::start(&ledger, &memory, slot_plan(&prepared, configuration), configuration.idle());
         keeper.steer(experts.as_ref());
@@ -204,11 +210,12 @@ impl Runtime {
             scratch: Some(scratch),
             kv: None,
             sampler,
+            answer_sampler,
             clock: PhaseClock::start(),
             timeline: None,
             recordings: [None, None],
             tokenizer,
-            template,
+            prompts,
             files: prepared.file.files().to_vec(),
             memory,
             peak_rss_before,
@@ -235,11 +242,14 @@ impl Runtime {
         self.model.spec().vocabulary
     }
 
+    /// Makes prompts, on any thread.
+    pub fn prompts(&self) -> &PromptEncoder {
+        &self.prompts
+    }
+
     /// Bytes of text beyond which no prompt can fit the context: the context's length in the longest tokens.
     pub fn prompt_bytes_max(&self) -> usize {
-        let longest =
-            (0..self.tokenizer.vocab_size() as u32).map(|id| self.tokenizer.token_bytes(id).len()).max();
-        longest.unwrap_or(0).saturating_mul(self.report.plan.context as usize)
+        self.prompts.bytes_max()
     }
 
     /// Charges memory for recording, once per place in `recordings`.
@@ -248,14 +258,6 @@ impl Runtime {
             self.recordings[place] = Some(self.ledger.reserve(Purpose::Scratch, bytes)?);
         }
         Ok(())
-    }
-
-    fn check_prompt(&self, bytes: usize) -> Result<(), EngineError> {
-        let bytes_max = self.prompt_bytes_max();
-        if bytes <= bytes_max {
-            return Ok(());
-        }
-        Err(EngineError::TextTooLong { bytes, bytes_max, context: self.report.plan.context as usize })
     }
 
     /// Finds out whether a model file was replaced or changed since it was opened: its experts are still being read.
@@ -273,18 +275,15 @@ impl Runtime {
 
     /// Whether the file has a chat template.
     pub fn has_chat_template(&self) -> bool {
-        self.template.is_some()
+        self.prompts.template().is_some()
     }
 
-    /// Ids of a plain text, with a begin-of-text token where the model wants one. `parse_special` reads control tokens in
-    /// the text as such.
+    /// As [`PromptEncoder::encode`].
     ///
     /// # Errors
     /// The text cannot fit the context.
     pub fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError> {
-        self.check_prompt(text.len())?;
-        let parse = if parse_special { ParseSpecial::Yes } else { ParseSpecial::No };
-        Ok(self.tokenizer.encode_prompt(text, parse))
+        self.prompts.encode(text, parse_special)
     }
 
     /// Ids of a conversation through the model's chat template, ready for the assistant's answer.
@@ -292,18 +291,7 @@ impl Runtime {
     /// # Errors
     /// The file has no template, or the template refuses the messages.
     pub fn encode_chat(&self, messages: &[coldpress_text::Message]) -> Result<Vec<u32>, EngineError> {
-        let Some(template) = &self.template else {
-            return Err(EngineError::BadOption("this model file has no chat template".to_owned()));
-        };
-        self.check_prompt(messages.iter().map(|message| message.text_bytes()).sum())?;
-        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let date = DateTime::from_unix_seconds(i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX));
-        let options = RenderOptions {
-            add_generation_prompt: true,
-            date: Some(date),
-            extra: self.configuration.template_variables(),
-        };
-        self.tokenizer.encode_chat(template, messages, &options).map_err(EngineError::Template)
+        self.prompts.encode_chat(messages, &ChatOptions::default())
     }
 
     /// Watches and steers this runtime from other threads.
@@ -376,8 +364,13 @@ impl Runtime {
         Ok(absent)
     }
 
+    /// Pages of the KV cache.
+    pub(crate) fn pages(&self) -> usize {
+        self.report.plan.kv_tokens.div_ceil(PAGE_POSITIONS as u64) as usize
+    }
+
     pub(crate) fn new_kv(&self) -> Result<SharedKv, EngineError> {
-        let pages = self.report.plan.kv_tokens.div_ceil(PAGE_POSITIONS as u64) as usize;
+        let pages = self.pages();
         KvPool::new(&self.ledger, self.model.spec(), self.configuration.kv_type, pages)
             .map(SharedKv::new)
             .map_err(EngineError::Forward)
@@ -410,7 +403,6 @@ impl Runtime {
 
     /// Figures of this moment.
     pub fn status(&self) -> Status {
-        let usage = self.memory.read().unwrap_or_default();
         Status {
             plan: self.report.clone(),
             policy: self.with_store(ExpertStore::policy_name).unwrap_or("none"),
@@ -419,15 +411,20 @@ impl Runtime {
             experts: self.expert_statistics(),
             press: PressStatus::of(&self.configuration, &self.report),
             telemetry: self.with_store(ExpertStore::telemetry).flatten(),
-            peak: PeakMemory {
-                rss: if usage.process.peak_rss > self.peak_rss_before {
-                    usage.process.peak_rss
-                } else {
-                    self.sampled_rss.max(usage.process.rss)
-                },
-                anon: self.peak_anon.max(usage.process.anon),
-                cgroup: usage.cgroup_peak,
+            peak: self.peak_memory(),
+        }
+    }
+
+    pub(crate) fn peak_memory(&self) -> PeakMemory {
+        let usage = self.memory.read().unwrap_or_default();
+        PeakMemory {
+            rss: if usage.process.peak_rss > self.peak_rss_before {
+                usage.process.peak_rss
+            } else {
+                self.sampled_rss.max(usage.process.rss)
             },
+            anon: self.peak_anon.max(usage.process.anon),
+            cgroup: usage.cgroup_peak,
         }
     }
 

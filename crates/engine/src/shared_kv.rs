@@ -71,7 +71,8 @@ impl SharedKv {
         }
     }
 
-    fn give_back_dropped(&mut self) {
+    /// Gives back what sessions had that nobody has any more.
+    pub fn give_back_dropped(&mut self) {
         for index in (0..self.held.len()).rev() {
             if self.held[index].session.strong_count() == 0 {
                 let dropped = self.held.remove(index);

@@ -62,5 +62,9 @@ pub(crate) fn chat_template(
     let Some(source) = metadata.opt_string("tokenizer.chat_template")? else { return Ok(None) };
     let text = |id: Option<u32>| id.map(|id| String::from_utf8_lossy(tokenizer.token_bytes(id)));
     let (bos, eos) = (text(tokenizer.bos()).unwrap_or_default(), text(tokenizer.eos()).unwrap_or_default());
-    ChatTemplate::new(source, &bos, &eos).map(Some).map_err(EngineError::Tokenizer)
+    let template = ChatTemplate::new(source, &bos, &eos).map_err(EngineError::Tokenizer)?;
+    match metadata.opt_string("tokenizer.chat_template.tool_use")? {
+        Some(source) => template.with_tool_use(source).map(Some).map_err(EngineError::Tokenizer),
+        None => Ok(Some(template)),
+    }
 }

@@ -250,27 +250,27 @@ impl Model {
         segments: &[Segment<'_>],
         observer: &mut dyn ForwardObserver,
     ) -> Result<(), ModelError> {
-        let mut first_row = 0;
-        for (index, segment) in segments.iter().enumerate() {
-            let count = segment.tokens.len();
-            let wanted = match segment.logits {
-                LogitsWanted::None => 0..0,
-                LogitsWanted::Last => count.saturating_sub(1)..count,
-                LogitsWanted::All => 0..count,
-            };
-            for from in wanted.clone().step_by(engine.scratch.shape.logit_rows.max(1)) {
-                let some = (wanted.end - from).min(engine.scratch.shape.logit_rows);
-                engine.clock.lap(Phase::Host);
-                self.logits_of_rows(engine, first_row + from, some)?;
-                engine.clock.lap(Phase::Head);
-                let logits = engine.scratch.logits.as_mut_slice_of::<f32>();
-                for (row, logits) in logits.chunks_exact_mut(self.spec.vocabulary).take(some).enumerate() {
-                    observer.logits(index, from + row, logits);
-                }
+        let rows_max = engine.scratch.shape.logit_rows.max(1);
+        let mut rest = wanted_rows(segments);
+        loop {
+            let run = rest.clone();
+            let Some((_, _, first)) = rest.next() else { return Ok(()) };
+            // Rows that lie together share the reading of the output matrix, whosever they are.
+            let mut count = 1;
+            while count < rows_max && rest.clone().next().is_some_and(|(_, _, next)| next == first + count) {
+                rest.next();
+                count += 1;
             }
-            first_row += count;
+            engine.clock.lap(Phase::Host);
+            self.logits_of_rows(engine, first, count)?;
+            engine.clock.lap(Phase::Head);
+            let logits = engine.scratch.logits.as_mut_slice_of::<f32>();
+            for ((segment, row, _), logits) in
+                run.zip(logits.chunks_exact_mut(self.spec.vocabulary)).take(count)
+            {
+                observer.logits(segment, row, logits);
+            }
         }
-        Ok(())
     }
 
     fn logits_of_rows(
@@ -311,6 +311,24 @@ impl Model {
     pub(crate) fn put_routing(&mut self, routing: Routing) {
         self.routing = routing;
     }
+}
+
+/// Positions that get logits, in order: the segment, the row of it, the row of the call.
+fn wanted_rows<'a>(segments: &'a [Segment<'_>]) -> impl Iterator<Item = (usize, usize, usize)> + Clone + 'a {
+    let firsts = segments.iter().scan(0, |rows, segment| {
+        let first = *rows;
+        *rows += segment.tokens.len();
+        Some(first)
+    });
+    segments.iter().zip(firsts).enumerate().flat_map(|(index, (segment, first))| {
+        let count = segment.tokens.len();
+        let wanted = match segment.logits {
+            LogitsWanted::None => 0..0,
+            LogitsWanted::Last => count.saturating_sub(1)..count,
+            LogitsWanted::All => 0..count,
+        };
+        wanted.map(move |row| (index, row, first + row))
+    })
 }
 
 /// Values that one chunk of the check for NaN and infinity takes.

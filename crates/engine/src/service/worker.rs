@@ -1,0 +1,553 @@
+//! The loop of a service: take requests in, make the next pass, tell what came of it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use coldpress_experts::ExpertStatistics;
+use coldpress_memory::Bytes;
+use coldpress_model::{
+    ForwardEngine, ForwardObserver, KvPool, LogitsWanted, ModelError, PAGE_POSITIONS, Segment, Sequence,
+};
+use coldpress_text::Tokenizer;
+
+use super::answer::{Answer, Chooser, Told};
+use super::client::{PrefixStatus, Shared, Waiting};
+use super::pace::Pace;
+use super::prefix::PrefixTree;
+use super::request::{Ending, Event};
+use super::schedule::{deal, give_up};
+use super::snapshots::Snapshots;
+use super::{PARALLEL_MAX, Serving};
+use crate::error::EngineError;
+use crate::keeper::lock;
+use crate::runtime::Runtime;
+use crate::sampling::{AnswerSampler, Sampler};
+
+/// Counters of all experts are copied for the status this often at most.
+const TELEMETRY_EVERY: Duration = Duration::from_millis(500);
+/// Weight of the latest pass in the rates of the status.
+const RATE_WEIGHT: f64 = 0.2;
+
+/// See the module header.
+pub(super) struct Worker {
+    runtime: Runtime,
+    shared: Arc<Shared>,
+    parallel: usize,
+    prefix: PrefixTree,
+    snapshots: Option<Snapshots>,
+    pace: Pace,
+    /// Samplers of answers that ended.
+    samplers: Vec<AnswerSampler>,
+    next_id: u64,
+    telemetry_at: Option<Instant>,
+    /// Whether a request has ended since the last pass: one that made room may go on.
+    ended: bool,
+    /// Rows of each running answer in the next pass.
+    rows: Vec<usize>,
+    /// Those of them that belong to answers which are being written.
+    decode_rows: usize,
+}
+
+impl Worker {
+    /// Takes the memory that requests need beside the pool.
+    pub fn new(runtime: Runtime, shared: Arc<Shared>, serving: &Serving) -> Result<Self, EngineError> {
+        let vocabulary = runtime.vocabulary();
+        let sampler = |_| AnswerSampler::new(&runtime.ledger, vocabulary);
+        let samplers = (0..serving.parallel).map(sampler).collect::<Result<_, _>>()?;
+        let pages = runtime.pages();
+        lock(&shared.figures).prefix = PrefixStatus {
+            pages,
+            free_pages: pages,
+            page_bytes: Bytes(runtime.page_bytes() as u64),
+            ..PrefixStatus::default()
+        };
+        let snapshots = match &serving.snapshots {
+            Some((folder, bytes_max)) => Some(Snapshots::open(folder, *bytes_max, &runtime)?),
+            None => None,
+        };
+        Ok(Self {
+            runtime,
+            shared,
+            parallel: serving.parallel,
+            prefix: PrefixTree::default(),
+            snapshots,
+            pace: Pace::default(),
+            samplers,
+            next_id: 0,
+            telemetry_at: None,
+            rows: Vec::with_capacity(PARALLEL_MAX),
+            decode_rows: 0,
+            ended: false,
+        })
+    }
+
+    /// Answers until the service is stopped.
+    pub fn run(mut self) {
+        let encoder = self.shared.encoder.clone();
+        let tokenizer: &Tokenizer = encoder.tokenizer();
+        let mut running: Vec<Answer<'_>> = Vec::with_capacity(self.parallel);
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            self.end_cancelled(&mut running);
+            self.admit(&mut running, tokenizer);
+            if running.is_empty() {
+                self.rest();
+                continue;
+            }
+            self.pass(&mut running, tokenizer);
+            if let Some(snapshots) = &mut self.snapshots {
+                snapshots.step(self.runtime.pool_mut());
+            }
+        }
+        for answer in running.drain(..) {
+            self.end(answer, Ending::Cancelled);
+        }
+        for waiting in lock(&self.shared.queue).take_out(|_| true) {
+            end_waiting(waiting);
+        }
+        if let (Some(mut snapshots), Some(pool)) = (self.snapshots.take(), self.runtime.awake_pool()) {
+            snapshots.flush(pool);
+            snapshots.close();
+        }
+    }
+
+    /// Nothing is to be done: the runtime rests until somebody rings.
+    fn rest(&mut self) {
+        if let (Some(snapshots), Some(pool)) = (&mut self.snapshots, self.runtime.awake_pool()) {
+            snapshots.flush(pool);
+        }
+        self.publish(&[]);
+        self.runtime.rest();
+        self.shared.bell.wait();
+    }
+
+    fn end_cancelled(&mut self, running: &mut Vec<Answer<'_>>) {
+        let mut index = 0;
+        while index < running.len() {
+            if running[index].is_cancelled() {
+                let answer = running.remove(index);
+                self.end(answer, Ending::Cancelled);
+            } else {
+                index += 1;
+            }
+        }
+        let gone = lock(&self.shared.queue).take_out(|waiting| waiting.cancelled.load(Ordering::Relaxed));
+        lock(&self.shared.figures).totals.cancelled += gone.len() as u64;
+        gone.into_iter().for_each(end_waiting);
+    }
+
+    /// Takes requests out of the queue while there is room to compute them.
+    fn admit<'t>(&mut self, running: &mut Vec<Answer<'t>>, tokenizer: &'t Tokenizer) {
+        while running.len() < self.parallel {
+            let Some(waiting) = lock(&self.shared.queue).pop() else { return };
+            if waiting.cancelled.load(Ordering::Relaxed) {
+                lock(&self.shared.figures).totals.cancelled += 1;
+                end_waiting(waiting);
+                continue;
+            }
+            if let Err(error) = self.wake() {
+                fail_waiting(waiting, error);
+                lock(&self.shared.figures).totals.failed += 1;
+                continue;
+            }
+            let pages = waiting.request.prompt.len().div_ceil(PAGE_POSITIONS);
+            if !running.is_empty() && pages > self.pages_in_reach(running) {
+                // It waits for one of the running requests to end.
+                lock(&self.shared.queue).push_first(&waiting.request.client.clone(), waiting);
+                return;
+            }
+            let Some(sampler) = self.samplers.pop() else { return };
+            let context = self.shared.encoder.context();
+            self.next_id += 1;
+            let sequence = Sequence::new(context);
+            let mut answer = Answer::begin(self.next_id, waiting, sequence, sampler, tokenizer, context);
+            self.take_prefix(&mut answer);
+            let mut figures = lock(&self.shared.figures);
+            figures.totals.requests += 1;
+            figures.totals.prompt_tokens += answer.prompt_tokens() as u64;
+            drop(figures);
+            running.push(answer);
+        }
+    }
+
+    /// Brings the model back to work, and notices that the pages were given back meanwhile or the file has changed.
+    fn wake(&mut self) -> Result<(), EngineError> {
+        let new = self.runtime.wake_for_requests()?;
+        if new {
+            // Their pool is gone, and with it every page.
+            self.prefix.clear();
+        }
+        Ok(())
+    }
+
+    /// Pages that are free or could be taken from the tree.
+    fn pages_in_reach(&mut self, running: &[Answer<'_>]) -> usize {
+        let pool = self.runtime.pool_mut();
+        let used: usize = running.iter().map(|answer| answer.sequence.pages().len()).sum();
+        // Shared pages are counted once for each request: the figure errs on the side of waiting.
+        pool.pages().saturating_sub(used)
+    }
+
+    /// Begins the answer with the pages that the tree or the snapshots have of its tokens.
+    fn take_prefix(&mut self, answer: &mut Answer<'_>) {
+        // The last token is computed in any case: its logits choose the next one.
+        let known = &answer.tokens[..answer.tokens.len() - 1];
+        if let Some(snapshots) = &mut self.snapshots {
+            let there = self.prefix.peek(known);
+            snapshots.bring(known, there, &mut self.prefix, self.runtime.pool_mut());
+        }
+        let found = self.prefix.find(known);
+        let pool = self.runtime.pool_mut();
+        let mut sequence = pool.sequence_of(&found.pages, self.shared.encoder.context());
+        // The rest of the last page is not of this request: it gets a copy of its own before it writes.
+        pool.truncate(&mut sequence, found.tokens);
+        let empty = std::mem::replace(&mut answer.sequence, sequence);
+        pool.release(empty);
+        answer.told_started(found.tokens);
+    }
+
+    /// Pages for `rows` more tokens of the answer at `index`. They come from the tree, from snapshots that are not written
+    /// yet, then from younger requests, which pause.
+    fn make_room(&mut self, running: &mut [Answer<'_>], index: usize, rows: usize) -> bool {
+        loop {
+            let pool = self.runtime.pool_mut();
+            if pool.extend(&mut running[index].sequence, rows).is_ok() {
+                return true;
+            }
+            let owners = |pool: &KvPool, page| pool.owners(page) == 1;
+            if let Some(page) = self.prefix.evict(|page| owners(pool, page)) {
+                pool.release_page(page);
+                continue;
+            }
+            if self.snapshots.as_mut().is_some_and(|snapshots| snapshots.give_up_pending(pool) > 0) {
+                continue;
+            }
+            let younger = (index + 1..running.len()).rev().find(|&other| !running[other].sequence.is_empty());
+            if let Some(younger) = younger {
+                self.pause(&mut running[younger]);
+                self.rows[younger] = 0;
+                continue;
+            }
+            if self.prefix.pages() > 0 {
+                // A page that the tree shares with this request cannot be written: the tree forgets it.
+                self.forget_prefixes();
+                continue;
+            }
+            return false;
+        }
+    }
+
+    /// A request makes room for older ones: what it has computed stays in the tree as long as nobody needs the pages.
+    fn pause(&mut self, answer: &mut Answer<'_>) {
+        answer.paused = true;
+        let sequence = std::mem::replace(&mut answer.sequence, Sequence::new(self.shared.encoder.context()));
+        let pool = self.runtime.pool_mut();
+        remember(&mut self.prefix, pool, &answer.tokens[..sequence.len()], &sequence);
+        pool.release(sequence);
+        lock(&self.shared.figures).totals.preemptions += 1;
+    }
+
+    fn forget_prefixes(&mut self) {
+        let pages = self.prefix.clear();
+        let pool = self.runtime.pool_mut();
+        pages.into_iter().for_each(|page| pool.release_page(page));
+    }
+
+    /// Rows of the next pass for each running request, in `self.rows`.
+    fn plan_rows(&mut self, running: &[Answer<'_>]) {
+        let rows_max = self.runtime.rows_max();
+        let decoding = running.iter().filter(|answer| answer.is_decoding() && !answer.paused).count();
+        let for_prompts = if decoding == 0 { rows_max } else { self.pace.rows(rows_max - decoding) };
+        let mut remaining = ArrayVec::<usize, PARALLEL_MAX>::new();
+        for (index, answer) in running.iter().enumerate() {
+            let waits = answer.paused || answer.is_decoding() || self.follows(&running[..index], answer);
+            remaining.push(if waits { 0 } else { answer.remaining() });
+        }
+        deal(for_prompts, &remaining, &mut self.rows);
+        for (rows, answer) in self.rows.iter_mut().zip(running) {
+            if answer.is_decoding() && !answer.paused {
+                *rows = 1;
+            }
+        }
+        self.decode_rows = decoding;
+    }
+
+    /// Whether an older request is computing what this one needs too: it waits and takes it from the tree.
+    fn follows(&self, older: &[Answer<'_>], answer: &Answer<'_>) -> bool {
+        let done = answer.sequence.len();
+        older.iter().filter(|older| !older.is_decoding() && !older.paused).any(|older| {
+            let common = older.tokens.iter().zip(&answer.tokens).take_while(|(a, b)| a == b).count();
+            common.min(answer.tokens.len() - 1) / PAGE_POSITIONS * PAGE_POSITIONS > done
+        })
+    }
+
+    /// One forward pass of the running requests.
+    fn pass(&mut self, running: &mut Vec<Answer<'_>>, tokenizer: &Tokenizer) {
+        if std::mem::take(&mut self.ended) {
+            running.iter_mut().for_each(|answer| answer.paused = false);
+        }
+        self.take_what_others_computed(running);
+        self.plan_rows(running);
+        for index in 0..running.len() {
+            let rows = self.rows[index];
+            if rows > 0 && !self.make_room(running, index, rows) {
+                self.rows[index] = 0;
+                self.pause(&mut running[index]);
+            }
+        }
+        let started = Instant::now();
+        let before = self.runtime.store_statistics();
+        let result = self.compute(running);
+        let time = started.elapsed();
+        match result {
+            Ok(()) => {
+                self.count(running, time, before);
+                self.told(running, tokenizer);
+            }
+            // Those that are not wanted any more are taken out before the next pass.
+            Err(ModelError::Cancelled) => {}
+            Err(error) => self.failed(running, error),
+        }
+        self.runtime.sample_memory();
+        self.publish(running);
+    }
+
+    /// A prompt that waited for an older one to compute the same beginning takes it now.
+    fn take_what_others_computed(&mut self, running: &mut [Answer<'_>]) {
+        for answer in running.iter_mut().filter(|answer| !answer.paused && !answer.is_decoding()) {
+            let known = &answer.tokens[..answer.tokens.len() - 1];
+            if self.prefix.peek(known) >= answer.sequence.len() + PAGE_POSITIONS {
+                self.take_prefix(answer);
+            }
+        }
+    }
+
+    fn compute(&mut self, running: &mut [Answer<'_>]) -> Result<(), ModelError> {
+        let total: usize = self.rows.iter().sum();
+        let mut pairs = ArrayVec::<(Segment<'_>, Part<'_>), PARALLEL_MAX>::new();
+        for (answer, &rows) in running.iter_mut().zip(&self.rows).filter(|&(_, &rows)| rows > 0) {
+            let from = answer.sequence.len();
+            let last = rows == answer.remaining();
+            let segment = Segment {
+                tokens: &answer.tokens[from..from + rows],
+                sequence: &mut answer.sequence,
+                logits: if last { LogitsWanted::Last } else { LogitsWanted::None },
+            };
+            let told = &mut answer.told;
+            let part = Part { rows, from, cancelled: &answer.cancelled, chooser: &mut answer.chooser, told };
+            pairs.push((segment, part));
+        }
+        // Single rows lie together, so that they share the reading of the output matrix.
+        pairs.sort_unstable_by_key(|(_, part)| part.rows > 1);
+        let (mut segments, parts): (ArrayVec<_, PARALLEL_MAX>, ArrayVec<_, PARALLEL_MAX>) =
+            pairs.into_iter().unzip();
+        let Runtime { workers, model, kernels, experts, scratch, sampler, clock, kv, .. } = &mut self.runtime;
+        let scratch = scratch.as_mut().expect("awake while it computes");
+        let pool = &mut kv.as_mut().expect("awake while it computes").pool;
+        let mut pass = Pass { parts, sampler, total, stop: &self.shared };
+        workers.enter(|team| {
+            let experts = experts.as_mut();
+            let mut engine = ForwardEngine { team, kernels: *kernels, experts, pool, scratch, clock };
+            model.forward(&mut engine, &mut segments, &mut pass)
+        })
+    }
+
+    /// Counts a pass, and gives each request its share of it.
+    fn count(&mut self, running: &mut [Answer<'_>], time: Duration, before: Option<ExpertStatistics>) {
+        let total: usize = self.rows.iter().sum();
+        let decoded = self.decode_rows.min(total);
+        let prefilled = total - decoded;
+        if prefilled > 0 {
+            self.pace.observed(total, time);
+        }
+        let statistics = self.runtime.store_statistics().zip(before).map(|(now, before)| now.since(&before));
+        for (answer, &rows) in running.iter_mut().zip(&self.rows) {
+            if let Some(statistics) = &statistics {
+                answer.share.add(statistics, rows as f64 / total as f64);
+            }
+        }
+        let mut figures = lock(&self.shared.figures);
+        figures.totals.passes += 1;
+        figures.totals.disk_wait_us += statistics.map_or(0, |statistics| statistics.disk_wait_us);
+        figures.totals.prefill_tokens += prefilled as u64;
+        let seconds = time.as_secs_f64();
+        let blend = |rate: &mut f64, rows: usize| {
+            if rows > 0 {
+                let latest = rows as f64 / seconds;
+                *rate = if *rate == 0.0 { latest } else { *rate + RATE_WEIGHT * (latest - *rate) };
+            }
+        };
+        blend(&mut figures.prefill_rate, prefilled);
+        blend(&mut figures.decode_rate, decoded);
+    }
+
+    /// Tells each request what the pass brought, and ends those that are complete.
+    fn told(&mut self, running: &mut Vec<Answer<'_>>, tokenizer: &Tokenizer) {
+        let mut index = 0;
+        let mut at = 0;
+        while index < running.len() {
+            let rows = self.rows[at];
+            at += 1;
+            if rows == 0 {
+                index += 1;
+                continue;
+            }
+            self.remember(&running[index]);
+            let answer = &mut running[index];
+            match answer.take_chosen(tokenizer) {
+                Ok(None) => index += 1,
+                Ok(Some(ending)) => {
+                    let answer = running.remove(index);
+                    self.end(answer, ending);
+                }
+                Err(error) => {
+                    let answer = running.remove(index);
+                    self.fail(answer, Arc::new(error));
+                }
+            }
+        }
+    }
+
+    /// Lets the tree know the pages of a prompt as far as they are filled.
+    fn remember(&mut self, answer: &Answer<'_>) {
+        if answer.is_decoding() || answer.completion_tokens() > 0 {
+            return;
+        }
+        let whole = answer.sequence.len() / PAGE_POSITIONS * PAGE_POSITIONS;
+        remember(&mut self.prefix, self.runtime.pool_mut(), &answer.tokens[..whole], &answer.sequence);
+    }
+
+    /// A pass failed: all that took part in it get the reason.
+    fn failed(&mut self, running: &mut Vec<Answer<'_>>, error: ModelError) {
+        let error = Arc::new(EngineError::Forward(error));
+        let rows = std::mem::take(&mut self.rows);
+        let mut kept = Vec::with_capacity(self.parallel);
+        for (answer, &rows) in running.drain(..).zip(&rows) {
+            if rows == 0 { kept.push(answer) } else { self.fail(answer, Arc::clone(&error)) }
+        }
+        *running = kept;
+        self.rows = rows;
+    }
+
+    fn fail(&mut self, answer: Answer<'_>, error: Arc<EngineError>) {
+        lock(&self.shared.figures).totals.failed += 1;
+        let (tokens, sequence, sampler) = answer.fail(error);
+        self.give_back(&tokens, sequence, sampler);
+    }
+
+    fn end(&mut self, answer: Answer<'_>, ending: Ending) {
+        {
+            let mut figures = lock(&self.shared.figures);
+            let totals = &mut figures.totals;
+            match ending {
+                Ending::Cancelled => totals.cancelled += 1,
+                _ => totals.finished += 1,
+            }
+            totals.cached_tokens += answer.cached_tokens() as u64;
+            totals.completion_tokens += answer.completion_tokens() as u64;
+        }
+        let peak = self.runtime.peak_rss();
+        let prompt_tokens = answer.prompt_tokens();
+        let (tokens, sequence, sampler) = answer.finish(ending, peak);
+        lock(&self.shared.answers).learn_ids(&tokens, prompt_tokens, self.shared.encoder.tokenizer());
+        self.give_back(&tokens, sequence, sampler);
+    }
+
+    /// What a request has computed stays in the tree.
+    fn give_back(&mut self, tokens: &[u32], sequence: Sequence, sampler: AnswerSampler) {
+        self.samplers.push(sampler);
+        self.ended = true;
+        let computed = &tokens[..sequence.len()];
+        let pool = self.runtime.pool_mut();
+        remember(&mut self.prefix, pool, computed, &sequence);
+        if let Some(snapshots) = &mut self.snapshots {
+            snapshots.keep(computed, &sequence, pool);
+        }
+        pool.release(sequence);
+    }
+
+    fn publish(&mut self, running: &[Answer<'_>]) {
+        let due =
+            self.telemetry_at.is_none_or(|then| then.elapsed() >= TELEMETRY_EVERY) || running.is_empty();
+        let telemetry = if due {
+            self.telemetry_at = Some(Instant::now());
+            self.runtime.telemetry()
+        } else {
+            None
+        };
+        let prefix = self.runtime.awake_pool().map(|pool| PrefixStatus {
+            pages: pool.pages(),
+            free_pages: pool.pages_free(),
+            cached_pages: self.prefix.pages(),
+            page_bytes: Bytes(pool.page_bytes() as u64),
+            snapshot_bytes: self.snapshots.as_ref().map(Snapshots::bytes),
+        });
+        let mut figures = lock(&self.shared.figures);
+        figures.running.clear();
+        figures.running.extend(running.iter().map(Answer::status));
+        if let Some(prefix) = prefix {
+            figures.prefix = prefix;
+        }
+        if telemetry.is_some() {
+            figures.telemetry = telemetry;
+        }
+    }
+}
+
+/// Puts what is computed into the tree, which becomes an owner of the pages that are new to it.
+fn remember(prefix: &mut PrefixTree, pool: &mut KvPool, tokens: &[u32], sequence: &Sequence) {
+    let pool = std::cell::RefCell::new(pool);
+    prefix.insert(
+        tokens,
+        sequence.pages(),
+        |page| pool.borrow_mut().retain(page),
+        |page| pool.borrow_mut().release_page(page),
+    );
+}
+
+fn end_waiting(waiting: Waiting) {
+    let Waiting { request, mut sink, since, .. } = waiting;
+    sink(Event::Finished(Box::new(super::request::Finished::never_begun(
+        request.prompt.len(),
+        since.elapsed(),
+    ))));
+}
+
+fn fail_waiting(waiting: Waiting, error: EngineError) {
+    let mut sink = waiting.sink;
+    sink(Event::Failed(Arc::new(error)));
+}
+
+/// One request's part of a pass.
+struct Part<'a> {
+    rows: usize,
+    /// Tokens before them.
+    from: usize,
+    told: &'a mut Told,
+    cancelled: &'a std::sync::atomic::AtomicBool,
+    chooser: &'a mut Chooser,
+}
+
+/// Watches a pass for requests that nobody wants any more, and chooses tokens at its end.
+struct Pass<'a> {
+    parts: ArrayVec<Part<'a>, PARALLEL_MAX>,
+    sampler: &'a mut Sampler,
+    total: usize,
+    stop: &'a Shared,
+}
+
+impl ForwardObserver for Pass<'_> {
+    fn layer_done(&mut self, layer: usize, layers: usize) -> bool {
+        for part in self.parts.iter_mut().filter(|part| part.rows > 1) {
+            part.told.prefill(part.from + part.rows * (layer + 1) / layers);
+        }
+        let cancelled = self.parts.iter().filter(|part| part.cancelled.load(Ordering::Relaxed));
+        let unwanted: usize = cancelled.map(|part| part.rows).sum();
+        !give_up(unwanted, self.total) && !self.stop.stop.load(Ordering::Relaxed)
+    }
+
+    fn logits(&mut self, segment: usize, _row: usize, logits: &mut [f32]) {
+        self.parts[segment].chooser.choose(self.sampler, logits);
+    }
+}
