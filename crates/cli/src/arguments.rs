@@ -32,6 +32,8 @@ pub enum Command {
     Run(RunArguments),
     /// Talk to a model; an empty line or Ctrl-D ends the program.
     Chat(ChatArguments),
+    /// Answer requests of the OpenAI, Anthropic and Ollama protocols over HTTP.
+    Serve(ServeArguments),
     /// Show what would be held in memory and how fast it would run; the headers of the model are enough.
     Plan(PlanArguments),
     /// Write the model's pack: its experts, ready for the kernels, one read each.
@@ -71,7 +73,7 @@ impl Command {
             Self::Simulate(arguments) => arguments.json,
             Self::Disk(arguments) => arguments.json,
             Self::Status(arguments) => arguments.json,
-            Self::Chat(_) | Self::Logits(_) => false,
+            Self::Chat(_) | Self::Logits(_) | Self::Serve(_) => false,
         }
     }
 }
@@ -83,6 +85,57 @@ pub struct LoadArguments {
     pub model: PathBuf,
     #[command(flatten)]
     pub flags: Flags,
+}
+
+/// Arguments of `serve`.
+#[derive(Debug, Args)]
+pub struct ServeArguments {
+    #[command(flatten)]
+    pub load: LoadArguments,
+    /// Address to listen at; 0.0.0.0 or :: for all of this machine's
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub host: String,
+    /// Port to listen at; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    pub port: u16,
+    /// Key that clients must send; the variable COLDPRESS_API_KEY keeps it out of the process list
+    #[arg(long, value_name = "KEY")]
+    pub api_key: Option<String>,
+    /// Origin of web pages that may ask, such as https://chat.example; may be given several times
+    #[arg(long, value_name = "ORIGIN")]
+    pub cors: Vec<String>,
+    /// Further host name under which this server is reached; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub allowed_host: Vec<String>,
+    /// Name of the model in the protocols [default: the file's name]
+    #[arg(long, value_name = "NAME")]
+    pub alias: Option<String>,
+    /// Requests that are computed at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = parallel)]
+    pub parallel: usize,
+    /// Requests that may wait
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub queue: usize,
+    /// Tokens of keys and values for all requests and reused beginnings together [default: --ctx]
+    #[arg(long, value_name = "N")]
+    pub kv_tokens: Option<u32>,
+    /// Folder that keeps keys and values, so that conversations go on after a restart
+    #[arg(long, value_name = "FOLDER")]
+    pub kv_dir: Option<PathBuf>,
+    /// Most bytes in that folder
+    #[arg(long, value_name = "SIZE", default_value = "16GiB", value_parser = memory, requires = "kv_dir")]
+    pub kv_dir_size: Bytes,
+    /// Memory of requests that wait or are computed, beside keys and values
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = memory)]
+    pub request_memory: Bytes,
+}
+
+fn parallel(text: &str) -> Result<usize, String> {
+    let most = coldpress::service::PARALLEL_MAX;
+    match text.parse() {
+        Ok(count) if (1..=most).contains(&count) => Ok(count),
+        _ => Err(format!("{text} is not a number from 1 to {most}")),
+    }
 }
 
 /// Options that decide how tokens are chosen.

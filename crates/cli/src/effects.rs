@@ -23,6 +23,8 @@ pub enum Use {
     },
     /// A conversation.
     Chat,
+    /// Requests of others.
+    Serve,
     /// Nothing; it is about `run` and `chat`.
     Plan,
     /// Teacher-forced logits.
@@ -41,7 +43,7 @@ pub enum Use {
 impl Use {
     /// Whether it starts with what earlier runs used.
     pub fn talks(self) -> bool {
-        matches!(self, Self::Run { .. } | Self::Chat | Self::Plan)
+        matches!(self, Self::Run { .. } | Self::Chat | Self::Serve | Self::Plan)
     }
 
     /// The command.
@@ -49,6 +51,7 @@ impl Use {
         match self {
             Self::Run { .. } => "run",
             Self::Chat => "chat",
+            Self::Serve => "serve",
             Self::Plan => "plan",
             Self::Logits => "logits",
             Self::Bench => "bench",
@@ -61,18 +64,20 @@ impl Use {
 /// Why a command does not use a setting; `None` where it does.
 fn unused(key: SettingKey, used: Use) -> Option<&'static str> {
     match (key, used) {
-        (SettingKey::IdleAfter | SettingKey::IdleRelease, Use::Chat | Use::Plan) => None,
-        (SettingKey::IdleAfter | SettingKey::IdleRelease, _) => Some("only `chat` waits for a next question"),
+        (SettingKey::IdleAfter | SettingKey::IdleRelease, Use::Chat | Use::Serve | Use::Plan) => None,
+        (SettingKey::IdleAfter | SettingKey::IdleRelease, _) => {
+            Some("only `chat` and `serve` wait for a next question")
+        }
         (SettingKey::Thinking, Use::Run { raw: true, .. } | Use::Trace { raw: true }) => {
             Some("--raw goes past the chat template")
         }
         (SettingKey::Thinking, Use::Logits | Use::Bench | Use::Tune) => Some("no chat template is used"),
         (SettingKey::PreTokenizer, Use::Logits) => Some("the ids of the tokens are given"),
         (SettingKey::Hotlist, used) if !used.talks() => {
-            Some("only `run` and `chat` start with the experts of earlier runs")
+            Some("only `run`, `chat` and `serve` start with the experts of earlier runs")
         }
-        (SettingKey::RouteTelemetry, Use::Run { json: true, .. } | Use::Plan) => None,
-        (SettingKey::RouteTelemetry, _) => Some("only `run --json` shows what was counted"),
+        (SettingKey::RouteTelemetry, Use::Run { json: true, .. } | Use::Serve | Use::Plan) => None,
+        (SettingKey::RouteTelemetry, _) => Some("only `run --json` and `serve` show what was counted"),
         _ => None,
     }
 }

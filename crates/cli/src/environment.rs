@@ -11,6 +11,8 @@ use anyhow::{Result, bail};
 use crate::choices::{Choices, ROWS};
 use crate::flags::{Flags, Given};
 
+/// The key of `serve`, which is no setting of a load and is shown nowhere.
+const API_KEY: &str = "COLDPRESS_API_KEY";
 /// What all our variables begin with.
 const PREFIX: &str = "COLDPRESS_";
 /// Names with more changes between them are not mistaken for each other.
@@ -25,6 +27,8 @@ pub struct Environment {
     cache_folder: Option<PathBuf>,
     /// Folder for what lives as long as a login; `None` where the system has none.
     runtime_folder: Option<PathBuf>,
+    /// Key that clients of the server must send.
+    pub api_key: Option<String>,
     /// What the user should know of the variables.
     pub notes: Vec<String>,
 }
@@ -68,7 +72,8 @@ impl Environment {
                 .map(|cache| cache.join("coldpress"))
         };
         let mut unknown: Vec<String> = names.filter(|name| name.starts_with(PREFIX)).collect();
-        unknown.retain(|name| ROWS.iter().all(|row| row.variable() != name.as_str()) && set(name).is_some());
+        unknown.retain(|name| name != API_KEY && set(name).is_some());
+        unknown.retain(|name| ROWS.iter().all(|row| row.variable() != name.as_str()));
         unknown.sort_unstable();
         let runtime_folder =
             folder("XDG_RUNTIME_DIR").filter(|folder| folder.is_absolute() && folder.is_dir());
@@ -76,6 +81,7 @@ impl Environment {
             variables,
             cache_folder,
             runtime_folder,
+            api_key: set(API_KEY),
             notes: unknown.iter().map(|name| unknown_note(name)).collect(),
         })
     }

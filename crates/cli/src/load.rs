@@ -36,6 +36,7 @@ pub fn sampling(arguments: &SamplingArguments, temperature: f32) -> coldpress::S
         min_p: arguments.min_p,
         repetition_penalty: arguments.repetition_penalty,
         seed: arguments.seed,
+        ..coldpress::Sampling::default()
     }
 }
 

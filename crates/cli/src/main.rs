@@ -24,6 +24,7 @@ mod pack;
 mod plan;
 mod progress;
 mod run;
+mod serve;
 mod settings;
 mod simulate;
 mod status;
@@ -89,6 +90,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Ended> {
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments, &environment),
         Command::Chat(arguments) => chat::chat(&arguments, &environment),
+        Command::Serve(arguments) => serve::serve(&arguments, &environment),
         Command::Plan(arguments) => plan::plan(&arguments, &environment),
         Command::Pack(arguments) => pack::pack(&arguments, &environment),
         Command::Inspect(arguments) => inspect::inspect(&arguments),

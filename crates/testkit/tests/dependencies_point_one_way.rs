@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 /// Allowed edges: crate, crates it may use.
-const EDGES: [(&str, &[&str]); 9] = [
+const EDGES: [(&str, &[&str]); 10] = [
     ("coldpress-formats", &[]),
     ("coldpress-memory", &[]),
     ("coldpress-workers", &[]),
@@ -39,7 +39,8 @@ const EDGES: [(&str, &[&str]); 9] = [
             "coldpress-text",
         ],
     ),
-    ("coldpress-cli", &["coldpress"]),
+    ("coldpress-server", &["coldpress"]),
+    ("coldpress-cli", &["coldpress", "coldpress-server"]),
 ];
 
 /// For tests only: may use anything, and nothing but tests may use it.
