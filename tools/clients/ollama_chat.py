@@ -133,4 +133,6 @@ def leaving(talk, checks, served):
 
 def protocols(_talk, checks, served):
     answers = served.answers
+    if served.thinks:
+        return checks.skip("one answer by all protocols", "they differ in whether a model thinks unasked")
     checks.that(len(set(answers.values())) == 1, f"{' and '.join(answers)} give one answer to one question at temperature 0", answers)
