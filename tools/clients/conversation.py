@@ -4,10 +4,12 @@ Owns the order of the scripts and the server they talk to. Each script is a file
 anthropic_messages.py, ollama_chat.py, plain_http.py, reuse.py, and the same libraries in JavaScript (*.mjs).
 """
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -23,6 +25,7 @@ from server import Server
 HERE = os.path.dirname(os.path.abspath(__file__))
 KEY = "a-key-of-the-scripts"
 CONTEXT, PARALLEL = 2048, 4
+SCRIPT_SECONDS_MAX = 300
 PYTHON = {"openai_chat": openai_chat, "openai_others": openai_others, "anthropic_messages": anthropic_messages, "ollama_chat": ollama_chat,
           "plain_http": plain_http}
 JAVASCRIPT = ["openai", "anthropic", "ollama"]
@@ -46,7 +49,6 @@ class Served:
 
 
 def server_json(server, path, body=None):
-    import json
     return json.loads((server.post(path, body) if body else server.get(path))[2])
 
 
@@ -55,17 +57,26 @@ def arguments_of(folder):
 
 
 def javascript(options, served, name):
-    """Runs one script of Node; it prints its own checks."""
+    """Runs one script of Node, which prints its own checks; gives the numbers of those that passed and were skipped."""
     environment = {**os.environ, "COLDPRESS_URL": served.url, "COLDPRESS_KEY": served.key, "COLDPRESS_MODEL": served.model,
                    "COLDPRESS_THINKS": "1" if served.thinks else ""}
-    result = subprocess.run(["node", os.path.join(options.javascript, f"{name}.mjs")], env=environment, timeout=300)
-    if result.returncode:
-        raise Broken(f"the script of {name} in JavaScript ended with {result.returncode}")
+    counts = {"ok": 0, "SKIPPED": 0}
+    with subprocess.Popen(["node", os.path.join(options.javascript, f"{name}.mjs")], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        timer = threading.Timer(SCRIPT_SECONDS_MAX, process.kill)
+        timer.start()
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            word = line.split(" ", 1)[0]
+            counts[word] = counts.get(word, 0) + 1
+        timer.cancel()
+    if process.returncode:
+        raise Broken(f"the script of {name} in JavaScript ended with {process.returncode}")
+    return counts["ok"], counts["SKIPPED"]
 
 
 def run_script(served, name, script):
     """One script of Python; gives its number of checks."""
-    checks = Checks(getattr(script, "LIBRARY"))
+    checks = Checks(script.LIBRARY)
     try:
         script.run(checks, served)
     except Broken:
@@ -88,7 +99,8 @@ def converse(options, folder):
                 passed, skipped = passed + checks.passed, skipped + checks.skipped
         for name in JAVASCRIPT:
             if f"{name}.mjs" in wanted:
-                javascript(options, served, name)
+                ok, left_out = javascript(options, served, name)
+                passed, skipped = passed + ok, skipped + left_out
         if "reuse" in wanted:
             checks = Checks(reuse.LIBRARY)
 
@@ -127,7 +139,7 @@ def main():
     except (Broken, RuntimeError) as error:
         print(error)
         sys.exit(1)
-    print(f"{passed} checks of Python passed, {skipped} skipped, in {time.monotonic() - began:.0f} s")
+    print(f"{passed} checks passed, {skipped} skipped, in {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

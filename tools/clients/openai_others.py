@@ -65,10 +65,12 @@ def response_stream(others, checks, served):
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     checks.equal(text, served.answers["openai responses"], "the pieces join to the whole answer")
     checks.equal(events[-1].response.output_text, text, "and the last event repeats it")
-    with others.client.responses.stream(model=served.model, input=LONG, temperature=0, max_output_tokens=48) as stream:
+    # It knows no response that the limit cut.
+    word = second_word(text)
+    with others.client.responses.stream(model=served.model, input=LONG, temperature=0, max_output_tokens=48, extra_body={"stop": [word]}) as stream:
         for _ in stream:
             pass
-        checks.equal(stream.get_final_response().output_text, text, "the package's own stream helper")
+        checks.equal(stream.get_final_response().output_text, text[:text.index(word)], "the package's own stream helper")
 
 
 def response_formats(others, checks, served):
