@@ -19,6 +19,7 @@ import openai_chat
 import openai_others
 import plain_http
 import reuse
+import thinking_model
 from checks import Broken, Checks
 from server import Server
 
@@ -52,7 +53,7 @@ def server_json(server, path, body=None):
     return json.loads((server.post(path, body) if body else server.get(path))[2])
 
 
-def arguments_of(folder):
+def arguments_of(os.path.join(folder, "kv")):
     return ["--ctx", CONTEXT, "--kv-tokens", PARALLEL * CONTEXT, "--parallel", PARALLEL, "--kv-dir", folder, "--kv-dir-size", "1GiB"]
 
 
@@ -89,7 +90,8 @@ def run_script(served, name, script):
 def converse(options, folder):
     wanted = options.only or [*PYTHON, "reuse", *(f"{name}.mjs" for name in JAVASCRIPT)]
     passed = skipped = 0
-    server = Server(options.program, options.model, *arguments_of(folder), *options.serve, key=KEY)
+    os.mkdir(os.path.join(folder, "kv"))
+    server = Server(options.program, options.model, *arguments_of(os.path.join(folder, "kv")), *options.serve, key=KEY)
     try:
         served = Served(server.wait_until_ready())
         print(f"{served.model} at {served.url}: {served.context} tokens of context, capabilities {', '.join(served.capabilities)}")
@@ -107,7 +109,7 @@ def converse(options, folder):
             def restart():
                 code = server.stop()
                 checks.that(code in (0, 130), "the server ends when it is interrupted", f"exit code {code}\n" + "\n".join(server.notes[-5:]))
-                again = Server(options.program, options.model, *arguments_of(folder), *options.serve, key=KEY)
+                again = Server(options.program, options.model, *arguments_of(os.path.join(folder, "kv")), *options.serve, key=KEY)
                 return Served(again.wait_until_ready())
 
             served = reuse.run(checks, served, restart)
@@ -129,12 +131,15 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--program", default=os.path.join(HERE, "../../target/release/coldpress"))
     parser.add_argument("--javascript", default=HERE)
+    parser.add_argument("--thinking", action="store_true", help="with a chat template that knows thinking and tools")
     parser.add_argument("--only", nargs="*", help="scripts by name, such as openai_chat or openai.mjs")
     parser.add_argument("--serve", nargs="*", default=[], help="further arguments of the server")
     options = parser.parse_args()
     began = time.monotonic()
     try:
         with tempfile.TemporaryDirectory() as folder:
+            if options.thinking:
+                options.model = thinking_model.copy(options.model, os.path.join(folder, "thinking.gguf"))
             passed, skipped = converse(options, folder)
     except (Broken, RuntimeError) as error:
         print(error)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the official client packages of OpenAI, Anthropic and Ollama, for Python and for JavaScript, against `coldpress serve`.
-# usage: tools/clients/run.sh MODEL.gguf [--program FILE] [--only NAME]...   prints one line per check; the first failure ends it
+# usage: tools/clients/run.sh MODEL.gguf [--thinking] [--program FILE] [--only NAME]...
+# Prints one line per check; the first failure ends it. --thinking gives the model a chat template with thinking and tools (thinking_model.py).
 # Installs the packages at pinned versions below target/clients, once. Build first: cargo build --release
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
