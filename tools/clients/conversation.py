@@ -53,7 +53,7 @@ def server_json(server, path, body=None):
     return json.loads((server.post(path, body) if body else server.get(path))[2])
 
 
-def arguments_of(os.path.join(folder, "kv")):
+def arguments_of(folder):
     return ["--ctx", CONTEXT, "--kv-tokens", PARALLEL * CONTEXT, "--parallel", PARALLEL, "--kv-dir", folder, "--kv-dir-size", "1GiB"]
 
 
