@@ -23,7 +23,7 @@ ENVIRONMENT = {
 class Server:
     """One server; `key` is what clients must send, `before` runs in the new process before the program."""
 
-    def __init__(self, program, model, *arguments, key=None, before=lambda: None):
+    def __init__(self, program, model, *arguments, key=None, before=None):
         environment = {**ENVIRONMENT, **({"COLDPRESS_API_KEY": key} if key else {})}
         command = [program, "serve", model, "--port", "0", *map(str, arguments)]
         self.key, self.url, self.notes = key, None, []
