@@ -19,7 +19,7 @@ notes=$(mktemp)
 "$program" serve "$model" --port 0 --ctx 2048 --kv-tokens 8192 --queue 256 2>"$notes" &
 server=$!
 stop() {
-    kill -INT "$server" 2>/dev/null || true
+    kill -TERM "$server" 2>/dev/null || true
     wait "$server" 2>/dev/null || true
     rm -f "$notes"
 }
