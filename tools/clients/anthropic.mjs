@@ -42,19 +42,19 @@ async function answers() {
 
 async function formats() {
   const config = { format: { type: "json_schema", schema: PLANT } };
-  const reply = await ask("Describe a plant as JSON.", { output_config: config, max_tokens: 300 });
+  const reply = await ask("Describe a plant as JSON.", { output_config: config, max_tokens: 1200 });
   checks.that(fits(textOf(reply), PLANT), "an answer with a schema is valid JSON of it", reply);
 }
 
 async function tools() {
-  const reply = await ask(TOOL_QUESTION, { tools: [tool()], tool_choice: { type: "any" }, max_tokens: 200 });
+  const reply = await ask(TOOL_QUESTION, { tools: [tool()], tool_choice: { type: "any" }, max_tokens: 800 });
   const block = reply.content.at(-1);
   checks.that(block.type === "tool_use" && fits(block.input, WEATHER) && reply.stop_reason === "tool_use", "a call fits its tool's schema", reply);
   const result = { role: "user", content: [{ type: "tool_result", tool_use_id: block.id, content: TOOL_RESULT }] };
   const further = await ask([...user(TOOL_QUESTION), { role: "assistant", content: reply.content }, result], { tools: [tool()] });
   checks.that(further.usage.output_tokens >= 1, "an answer follows the tool's result", further);
   const pieces = [];
-  const stream = client.messages.stream(fieldsOf(TOOL_QUESTION, { tools: [tool()], tool_choice: { type: "any" }, max_tokens: 200 }));
+  const stream = client.messages.stream(fieldsOf(TOOL_QUESTION, { tools: [tool()], tool_choice: { type: "any" }, max_tokens: 800 }));
   stream.on("inputJson", (piece) => pieces.push(piece));
   const final = await stream.finalMessage();
   checks.that(pieces.length && fits(final.content.at(-1).input, WEATHER), "a streamed call comes in pieces of its input", final);

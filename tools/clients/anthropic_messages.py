@@ -102,15 +102,15 @@ def counts(talk, checks, served):
 
 def formats(talk, checks, _served):
     form = {"format": {"type": "json_schema", "schema": BOOK}}
-    reply = talk.create(BOOK_QUESTION, output_config=form, max_tokens=400)
+    reply = talk.create(BOOK_QUESTION, output_config=form, max_tokens=1500)
     checks.that(fits(text_of(reply), BOOK), "an answer with a schema is valid JSON of it", reply)
-    with talk.stream(BOOK_QUESTION, output_config=form, max_tokens=400) as stream:
+    with talk.stream(BOOK_QUESTION, output_config=form, max_tokens=1500) as stream:
         checks.equal(text_of(stream.get_final_message()), text_of(reply), "streamed it is the same")
 
 
 def tools(talk, checks, _served):
     for choice, names in (({"type": "any"}, set(PARAMETERS)), ({"type": "tool", "name": "weather"}, {"weather"})):
-        reply = talk.create(TOOL_QUESTION, tools=message_tools(), tool_choice=choice, max_tokens=200)
+        reply = talk.create(TOOL_QUESTION, tools=message_tools(), tool_choice=choice, max_tokens=800)
         block = reply.content[-1]
         checks.that(block.type == "tool_use" and block.name in names and block.id, f"tool_choice {choice['type']} makes a call", reply)
         checks.that(fits(block.input, PARAMETERS[block.name]), "its input fits the tool's schema", reply)
@@ -129,7 +129,7 @@ def tools(talk, checks, _served):
 
 
 def tool_stream(talk, checks, _served):
-    with talk.stream(TOOL_QUESTION, tools=message_tools(), tool_choice={"type": "tool", "name": "weather"}, max_tokens=200) as stream:
+    with talk.stream(TOOL_QUESTION, tools=message_tools(), tool_choice={"type": "tool", "name": "weather"}, max_tokens=800) as stream:
         events = list(stream)
         final = stream.get_final_message()
     pieces = [event.delta.partial_json for event in events if event.type == "content_block_delta" and event.delta.type == "input_json_delta"]

@@ -35,7 +35,7 @@ async function answers() {
 }
 
 async function formats() {
-  const reply = await ask("Describe a plant as JSON.", { num_predict: 300 }, { format: PLANT });
+  const reply = await ask("Describe a plant as JSON.", { num_predict: 1200 }, { format: PLANT });
   checks.that(fits(reply.message.content, PLANT), "an answer with a schema is valid JSON of it", reply);
   await checks.raises(ResponseError, () => ask(SHORT, {}, { format: UNSUPPORTED }), "an unsupported schema is refused with the path", UNSUPPORTED_PATH);
 }

@@ -82,11 +82,11 @@ def limits(talk, checks, served):
 
 
 def formats(talk, checks, _served):
-    reply = talk.chat(BOOK_QUESTION, {"num_predict": 400}, format=BOOK)
+    reply = talk.chat(BOOK_QUESTION, {"num_predict": 1500}, format=BOOK)
     checks.that(fits(reply.message.content, BOOK), "an answer with a schema is valid JSON of it", reply)
-    parts = list(talk.chat(BOOK_QUESTION, {"num_predict": 400}, format=BOOK, stream=True))
+    parts = list(talk.chat(BOOK_QUESTION, {"num_predict": 1500}, format=BOOK, stream=True))
     checks.equal("".join(part.message.content for part in parts), reply.message.content, "streamed it is the same")
-    raw = talk.generate("A book: ", {"num_predict": 400}, format=BOOK)
+    raw = talk.generate("A book: ", {"num_predict": 1500}, format=BOOK)
     checks.that(fits(raw.response, BOOK), "generate takes a schema too", raw)
     loose = talk.chat(BOOK_QUESTION, {"num_predict": 8}, format="json")
     checks.that(loose.message.content.lstrip().startswith("{"), "format json begins an object", loose)

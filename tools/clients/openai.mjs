@@ -56,23 +56,23 @@ async function answers() {
 
 async function formats() {
   const format = { type: "json_schema", json_schema: { name: "plant", strict: true, schema: PLANT } };
-  const reply = await ask("Describe a plant as JSON.", { response_format: format, max_tokens: 300 });
+  const reply = await ask("Describe a plant as JSON.", { response_format: format, max_tokens: 1200 });
   const text = reply.choices[0].message.content;
   checks.that(fits(text, PLANT), "an answer with a schema is valid JSON of it", reply);
-  checks.equal((await streamed("Describe a plant as JSON.", { response_format: format, max_tokens: 300 })).content, text, "streamed it is the same");
+  checks.equal((await streamed("Describe a plant as JSON.", { response_format: format, max_tokens: 1200 })).content, text, "streamed it is the same");
   const wrong = { type: "json_schema", json_schema: { name: "wrong", schema: UNSUPPORTED } };
   await checks.raises(BadRequest, () => ask(SHORT, { response_format: wrong }), "an unsupported schema is refused with the path", UNSUPPORTED_PATH);
 }
 
 async function tools() {
-  const reply = await ask(TOOL_QUESTION, { tools: chatTools(), tool_choice: "required", max_tokens: 200 });
+  const reply = await ask(TOOL_QUESTION, { tools: chatTools(), tool_choice: "required", max_tokens: 800 });
   const message = reply.choices[0].message;
   const call = message.tool_calls?.[0];
   checks.that(call?.function.name === "weather" && fits(call.function.arguments, WEATHER), "a required call fits its tool's schema", reply);
   const history = [...user(TOOL_QUESTION), message, { role: "tool", tool_call_id: call.id, content: TOOL_RESULT }];
   const further = await ask(history, { tools: chatTools() });
   checks.that(further.usage.completion_tokens >= 1, "an answer follows the tool's result", further);
-  const { chunks } = await streamed(TOOL_QUESTION, { tools: chatTools(), tool_choice: "required", max_tokens: 200 });
+  const { chunks } = await streamed(TOOL_QUESTION, { tools: chatTools(), tool_choice: "required", max_tokens: 800 });
   const pieces = chunks.flatMap((chunk) => chunk.choices.flatMap((choice) => choice.delta.tool_calls ?? []));
   checks.equal(pieces.map((piece) => piece.function.arguments).join(""), call.function.arguments, "streamed, its pieces join to the same");
   const none = await ask(TOOL_QUESTION, { tools: chatTools(), tool_choice: "none" });
@@ -91,7 +91,7 @@ async function responses() {
   checks.equal(deltas.map((event) => event.delta).join(""), reply.output_text, "its stream joins to the same");
   checks.equal(events.map((event) => event.sequence_number), events.map((_, index) => index), "its events are numbered");
   const tool = { type: "function", name: "weather", parameters: WEATHER, strict: true };
-  const called = await respond(TOOL_QUESTION, { tools: [tool], tool_choice: "required", max_output_tokens: 200 });
+  const called = await respond(TOOL_QUESTION, { tools: [tool], tool_choice: "required", max_output_tokens: 800 });
   const call = called.output.at(-1);
   checks.that(call.type === "function_call" && fits(call.arguments, WEATHER), "a required call is an item that fits its schema", called);
   const output = { type: "function_call_output", call_id: call.call_id, output: TOOL_RESULT };
@@ -101,7 +101,7 @@ async function responses() {
 
 async function thinking() {
   if (!thinks) return checks.skip("thinking", `${model} has no way to think`);
-  const reply = await ask(LONG, { reasoning_effort: "medium", max_tokens: 200 });
+  const reply = await ask(LONG, { reasoning_effort: "medium", max_tokens: 800 });
   checks.that(reply.choices[0].message.reasoning_content, "with thinking there is reasoning", reply);
 }
 

@@ -177,14 +177,14 @@ def choices(chat, checks, _served):
 
 def formats(chat, checks, served):
     schema = {"type": "json_schema", "json_schema": {"name": "book", "strict": True, "schema": BOOK}}
-    reply = chat.create(BOOK_QUESTION, response_format=schema, max_tokens=400)
+    reply = chat.create(BOOK_QUESTION, response_format=schema, max_tokens=1500)
     text = reply.choices[0].message.content
     checks.that(fits(text, BOOK), "an answer with a schema is valid JSON of it", reply)
-    checks.equal(chat.streamed(BOOK_QUESTION, response_format=schema, max_tokens=400)[0], text, "streamed it is the same")
+    checks.equal(chat.streamed(BOOK_QUESTION, response_format=schema, max_tokens=1500)[0], text, "streamed it is the same")
     for seed in range(3):
-        hot = chat.create(BOOK_QUESTION, response_format=schema, max_tokens=600, temperature=1.5, seed=seed)
+        hot = chat.create(BOOK_QUESTION, response_format=schema, max_tokens=1500, temperature=1.5, seed=seed)
         checks.that(fits(hot.choices[0].message.content, BOOK), f"also at temperature 1.5, seed {seed}", hot)
-    objects = [chat.create("Answer with a JSON object.", response_format={"type": "json_object"}, max_tokens=300, temperature=1.0, seed=seed)
+    objects = [chat.create("Answer with a JSON object.", response_format={"type": "json_object"}, max_tokens=1000, temperature=1.0, seed=seed)
                for seed in range(6)]
     ended = [reply.choices[0].message.content for reply in objects if reply.choices[0].finish_reason == "stop"]
     checks.that(ended and all(isinstance(json.loads(text), dict) for text in ended), f"json_object: {len(ended)} of 6 answers ended, all are objects",
@@ -194,7 +194,7 @@ def formats(chat, checks, served):
     pattern = {"type": "regex", "pattern": "[A-C]{3}-[0-9]{2}"}
     coded = chat.text("Write a code.", response_format=pattern)
     checks.that(len(coded) == 6 and coded[3] == "-" and coded[4:].isdigit(), "an answer with a pattern matches it", coded)
-    plant = chat.client.chat.completions.parse(model=served.model, messages=user("A plant."), response_format=Plant, temperature=0, max_tokens=200)
+    plant = chat.client.chat.completions.parse(model=served.model, messages=user("A plant."), response_format=Plant, temperature=0, max_tokens=800)
     checks.that(isinstance(plant.choices[0].message.parsed, Plant), "the package's own parse helper reads its class", plant)
     wrong = {"type": "json_schema", "json_schema": {"name": "wrong", "schema": UNSUPPORTED}}
     checks.raises(openai.BadRequestError, lambda: chat.create(SHORT, response_format=wrong), "an unsupported schema is refused with the path",
@@ -203,7 +203,7 @@ def formats(chat, checks, served):
 
 def tools(chat, checks, _served):
     for choice, names in (("required", set(PARAMETERS)), ({"type": "function", "function": {"name": "sum"}}, {"sum"})):
-        reply = chat.create(TOOL_QUESTION, tools=chat_tools(), tool_choice=choice, max_tokens=200)
+        reply = chat.create(TOOL_QUESTION, tools=chat_tools(), tool_choice=choice, max_tokens=800)
         message = reply.choices[0].message
         call = (message.tool_calls or [None])[0]
         checks.that(call and call.function.name in names and call.id, f"tool_choice {choice} makes a call", reply)
@@ -226,7 +226,7 @@ def tools(chat, checks, _served):
 
 def tool_stream(chat, checks, _served):
     choice = {"type": "function", "function": {"name": "weather"}}
-    _, _, chunks = chat.streamed(TOOL_QUESTION, tools=chat_tools(), tool_choice=choice, max_tokens=200)
+    _, _, chunks = chat.streamed(TOOL_QUESTION, tools=chat_tools(), tool_choice=choice, max_tokens=800)
     pieces = [call for chunk in chunks for part in chunk.choices for call in part.delta.tool_calls or []]
     checks.that(pieces and pieces[0].function.name == "weather" and pieces[0].id, "a streamed call begins with its name and id", chunks)
     arguments = "".join(piece.function.arguments or "" for piece in pieces)
@@ -238,14 +238,14 @@ def tool_stream(chat, checks, _served):
 def thinking(chat, checks, served):
     if not served.thinks:
         return checks.skip("thinking on and off", f"{served.model} has no way to think")
-    on = chat.create(LONG, enable_thinking=True, max_tokens=200)
-    off = chat.create(LONG, enable_thinking=False, max_tokens=200)
+    on = chat.create(LONG, enable_thinking=True, max_tokens=800)
+    off = chat.create(LONG, enable_thinking=False, max_tokens=800)
     checks.that(getattr(on.choices[0].message, "reasoning_content", None), "with thinking there is reasoning", on)
     checks.that(on.usage.completion_tokens_details.reasoning_tokens > 0, "its tokens are counted apart", on)
     checks.that(not getattr(off.choices[0].message, "reasoning_content", None), "without there is none", off)
-    _, reasoning, chunks = chat.streamed(LONG, enable_thinking=True, max_tokens=200)
+    _, reasoning, chunks = chat.streamed(LONG, enable_thinking=True, max_tokens=800)
     checks.equal(reasoning, on.choices[0].message.reasoning_content, "streamed it is the same")
-    none = chat.create(LONG, reasoning_effort="none", max_tokens=200)
+    none = chat.create(LONG, reasoning_effort="none", max_tokens=800)
     checks.equal(none.choices[0].message.content, off.choices[0].message.content, "reasoning_effort none turns it off")
 
 

@@ -75,22 +75,22 @@ def response_stream(others, checks, served):
 
 def response_formats(others, checks, served):
     form = {"format": {"type": "json_schema", "name": "book", "strict": True, "schema": BOOK}}
-    reply = others.respond(BOOK_QUESTION, text=form, max_output_tokens=400)
+    reply = others.respond(BOOK_QUESTION, text=form, max_output_tokens=1500)
     checks.that(fits(reply.output_text, BOOK), "a response with a schema is valid JSON of it", reply)
-    plant = others.client.responses.parse(model=served.model, input="A plant.", text_format=Plant, temperature=0, max_output_tokens=200)
+    plant = others.client.responses.parse(model=served.model, input="A plant.", text_format=Plant, temperature=0, max_output_tokens=800)
     checks.that(isinstance(plant.output_parsed, Plant), "the package's own parse helper reads its class", plant)
 
 
 def response_calls(others, checks, _served):
     items = [{"role": "user", "content": TOOL_QUESTION}]
-    reply = others.respond(items, tools=response_tools(), tool_choice="required", max_output_tokens=200)
+    reply = others.respond(items, tools=response_tools(), tool_choice="required", max_output_tokens=800)
     call = reply.output[-1]
     checks.that(call.type == "function_call" and fits(call.arguments, PARAMETERS[call.name]), "a required call fits its tool's schema", reply)
     items += [call.model_dump(exclude_none=True), {"type": "function_call_output", "call_id": call.call_id, "output": TOOL_RESULT}]
     further = others.respond(items, tools=response_tools())
     checks.that(further.usage.output_tokens >= 1, "a response follows the call's output", further)
     choice = {"type": "function", "name": "sum"}
-    events = list(others.respond(TOOL_QUESTION, tools=response_tools(), tool_choice=choice, max_output_tokens=200, stream=True))
+    events = list(others.respond(TOOL_QUESTION, tools=response_tools(), tool_choice=choice, max_output_tokens=800, stream=True))
     arguments = "".join(event.delta for event in events if event.type == "response.function_call_arguments.delta")
     done = [event for event in events if event.type == "response.function_call_arguments.done"]
     checks.that(fits(arguments, PARAMETERS["sum"]) and done and done[0].arguments == arguments, "streamed, the pieces join to the arguments", events)
