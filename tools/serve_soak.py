@@ -226,6 +226,8 @@ class Client(threading.Thread):
             body["tool_choice"] = "required"
         reply = ask(self.server, "chat", body, client=self.name)
         if self.settle("structured", reply):
+            if reply.reply["choices"][0]["finish_reason"] == "length":
+                return self.tally.add("structured, cut")
             message = reply.reply["choices"][0]["message"]
             text = message["tool_calls"][0]["function"]["arguments"] if message.get("tool_calls") else message["content"]
             try:
@@ -414,6 +416,7 @@ def main():
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--idle", type=int, default=1000)
     parser.add_argument("--tokens", type=int, default=24, help="most tokens of an answer")
+    parser.add_argument("--serve", nargs="*", default=[], metavar="ARGUMENT", help="further arguments of the server, such as cold-fraction=0.75")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -421,8 +424,8 @@ def main():
     budget = options.budget or os.path.getsize(options.model) // 3 + 256 * MIB
     group, tally = Group(budget + OVERHEAD), Tally()
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(options.program, options.model, "--ctx", CONTEXT, "--kv-tokens", 2 * PARALLEL * CONTEXT, "--parallel", PARALLEL,
-                        "--queue", QUEUE, "--budget", budget, "--kv-dir", folder, "--kv-dir-size", "256MiB", before=group.enter)
+        server = Server(options.program, options.model, "--ctx", CONTEXT, "--kv-tokens", PARALLEL * CONTEXT, "--parallel", PARALLEL,
+                        "--queue", QUEUE, "--budget", budget, "--kv-dir", folder, "--kv-dir-size", "256MiB", *(f"--{argument}" for argument in options.serve), before=group.enter)
         try:
             server.wait_until_ready()
             code = verdict(options, group, server, tally, budget, soak(options, group, server, tally))
