@@ -60,10 +60,11 @@ def messages(talk, checks, served):
     checks.that(second.content and second.usage.output_tokens > 0, "a conversation with a system text", second)
     blocks = [{"role": "user", "content": [{"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}]}]
     checks.equal(text_of(talk.create(blocks)), text_of(reply), "blocks with marks for caching are the same as their text")
-    words = text_of(reply).split(" ")
-    begun = [*user(LONG), {"role": "assistant", "content": " ".join(words[:3])}]
-    continued = talk.create(begun)
-    checks.that(continued.usage.output_tokens > 1, "an answer that was begun is continued", continued)
+    begun = " ".join(text_of(reply).split(" ")[:3])
+    continued = text_of(talk.create([*user(LONG), {"role": "assistant", "content": begun}]))
+    # A template may write thinking differently in a past answer; without it the model goes on as it did.
+    as_before = "<|im" not in continued if served.thinks else (begun + continued).startswith(text_of(reply))
+    checks.that(as_before, "an answer that was begun is continued", [text_of(reply), begun, continued])
     systems = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
     checks.equal(text_of(talk.create(turns, system=systems)), text_of(second), "a system text in blocks is the same")
 

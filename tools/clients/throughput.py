@@ -79,7 +79,7 @@ def measure(server, chosen, tokens, bias):
 
 def engine(server):
     found = server.status()["engine"]
-    return {name: found[name] for name in ("expert_hits", "expert_misses", "bytes_read", "disk_wait_seconds")}
+    return {name: found[name] for name in ("expert_hits", "expert_misses", "bytes_read")}
 
 
 def main():
