@@ -115,6 +115,7 @@ impl PromptEncoder {
         extra.extend(options.variables.clone());
         let options = RenderOptions {
             add_generation_prompt: !options.continue_last,
+            continue_last: options.continue_last,
             date: Some(date),
             tools: options.tools.clone(),
             extra,

@@ -1,9 +1,32 @@
 //! Messages to token ids: the template renders, its control tokens become ids, user text stays text.
 
+use serde_json::Value;
+
 use crate::message::Message;
 use crate::special::{Fragment, ParseSpecial};
 use crate::template::{ChatTemplate, RenderOptions};
 use crate::{TextError, Tokenizer};
+
+/// Stands at the end of a content that is to be continued while the template renders: private characters, which no
+/// template knows.
+const END_OF_CONTENT: &str = "\u{f8fa}\u{f8f3}\u{f8fa}";
+
+/// The messages with [`END_OF_CONTENT`] after the last content.
+fn to_continue(messages: &[Message]) -> Result<Vec<Message>, TextError> {
+    let index = messages.len().saturating_sub(1);
+    let bad = |reason: &str| TextError::BadMessage { index, reason: reason.to_owned() };
+    let last = messages.last().ok_or_else(|| bad("there is no message to continue"))?;
+    let content = last.fields().get("content").and_then(Value::as_str);
+    let content = content.ok_or_else(|| bad("only a message with text as its content can be continued"))?;
+    if content.contains(END_OF_CONTENT) {
+        return Err(bad("it contains characters that stand for its end"));
+    }
+    let mut fields = last.fields().clone();
+    fields.insert("content".to_owned(), Value::from(format!("{content}{END_OF_CONTENT}")));
+    let mut messages = messages.to_vec();
+    messages[index] = Message::from_json(Value::Object(fields))?;
+    Ok(messages)
+}
 
 impl Tokenizer {
     /// The prompt for a conversation. Control tokens come only from the template: a message that spells one out
@@ -33,7 +56,18 @@ impl Tokenizer {
         options: &RenderOptions,
         known: &mut dyn FnMut(&str) -> Option<Vec<u32>>,
     ) -> Result<Vec<u32>, TextError> {
-        let (text, mark) = template.render_marked(messages, options, self.look_alikes())?;
+        let (text, mark) = if options.continue_last {
+            let (mut text, mark) =
+                template.render_marked(&to_continue(messages)?, options, self.look_alikes())?;
+            let end = text.rfind(END_OF_CONTENT).ok_or_else(|| {
+                let reason = "the template does not write its content, so it cannot be continued".to_owned();
+                TextError::BadMessage { index: messages.len() - 1, reason }
+            })?;
+            text.truncate(end);
+            (text, mark)
+        } else {
+            template.render_marked(messages, options, self.look_alikes())?
+        };
         let mut ids = Vec::new();
         let mut after_special = true;
         self.split_special(&text, &mut |fragment| match fragment {

@@ -50,6 +50,9 @@ pub(crate) const MARK_VARIABLE: &str = "mark of user text";
 pub struct RenderOptions {
     /// End the prompt where the assistant's answer begins.
     pub add_generation_prompt: bool,
+    /// End the prompt in the last message, right after its content, which the model goes on with (`continue_final_message`
+    /// of transformers). Only for [`crate::Tokenizer::encode_chat`].
+    pub continue_last: bool,
     /// The date that `strftime_now` gives; without one, a template that asks for the date fails.
     pub date: Option<DateTime>,
     /// The functions the model may call, each an object in OpenAI's form (`{"type": "function", "function": {…}}`).

@@ -18,7 +18,7 @@ use super::pattern::rust_pattern;
 use super::values::{Factors, bound, count, refuse_constant, shown};
 
 /// Longest run of space between two tokens of JSON, in bytes.
-const SPACE_MAX: usize = 64;
+const SPACE_MAX: usize = 20;
 
 const TYPES: [&str; 7] = ["null", "boolean", "number", "integer", "string", "array", "object"];
 
