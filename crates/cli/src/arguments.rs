@@ -126,7 +126,7 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SIZE", default_value = "16GiB", value_parser = memory, requires = "kv_dir")]
     pub kv_dir_size: Bytes,
     /// Memory of requests that wait or are computed, beside keys and values
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", default_value = "96MiB", value_parser = memory)]
     pub request_memory: Bytes,
 }
 

@@ -192,7 +192,7 @@ impl Backend for ServiceBackend {
     fn submit(&self, request: Request, mut sink: Sink) -> Result<Box<dyn Ticket>, SubmitError> {
         let constraint = match request.constraint {
             None => None,
-            Some(constraint) => match constraint.0.downcast::<text::Constraint>() {
+            Some(constraint) => match constraint.0.downcast::<service::Constrained>() {
                 Ok(constraint) => Some(*constraint),
                 Err(_) => {
                     return Err(SubmitError::BadOption("the grammar was made for another model".to_owned()));
@@ -285,7 +285,10 @@ impl Backend for ServiceBackend {
             GrammarSource::Regex(pattern) => text::GrammarSource::Regex(pattern),
             GrammarSource::Lark(grammar) => text::GrammarSource::Lark(grammar),
         };
-        let mut constraint = self.client.constraint(&source).map_err(|error| backend_error(&error))?;
+        let mut constraint = self.client.constraint(&source).map_err(|error| match error {
+            service::ConstraintError::Refused(error) => backend_error(&error),
+            service::ConstraintError::NoRoom(error) => BackendError::OutOfBudget(error.to_string()),
+        })?;
         if after_reasoning {
             let close = self.client.dialect().reasoning_markers().map(|(_, close)| close);
             constraint = constraint.after_reasoning(close);

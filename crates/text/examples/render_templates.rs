@@ -34,6 +34,7 @@ fn render(template: &ChatTemplate, case: &Value) -> Result<String, String> {
     let messages: Result<Vec<Message>, TextError> =
         list("messages").unwrap_or_default().into_iter().map(Message::from_json).collect();
     let options = RenderOptions {
+        continue_last: false,
         add_generation_prompt: case["add_generation_prompt"] == true,
         date: DateTime::from_date(2024, 7, 26),
         tools: list("tools"),

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use coldpress_memory::Bytes;
 use coldpress_model::Sequence;
-use coldpress_text::{Constraint, StopStrings, StreamDecoder, TextError, Tokenizer};
+use coldpress_text::{StopStrings, StreamDecoder, TextError, Tokenizer};
 
-use super::client::{RunningStatus, Sink, Waiting};
+use super::client::{Constrained, RunningStatus, Sink, Waiting};
 use super::pot::Held;
 use super::request::{Ending, Event, Finished, Share, TokenLogprob};
 use crate::error::EngineError;
@@ -17,7 +17,7 @@ use crate::sampling::{AnswerSampler, Sampler};
 /// Chooses the next token of one answer.
 pub(super) struct Chooser {
     pub sampler: AnswerSampler,
-    constraint: Option<Constraint>,
+    constraint: Option<Constrained>,
     logprobs: Option<usize>,
     /// What the latest pass chose.
     pub chosen: Option<Result<Chosen, TextError>>,
@@ -40,11 +40,11 @@ impl Chooser {
             sampler.keep(logits);
         }
         if let Some(constraint) = &mut self.constraint {
-            constraint.mask(logits)?;
+            constraint.constraint.mask(logits)?;
         }
         let id = sampler.sample(&mut self.sampler, logits);
         if let Some(constraint) = &mut self.constraint {
-            constraint.accept(id)?;
+            constraint.constraint.accept(id)?;
         }
         let logprob = self
             .logprobs

@@ -12,6 +12,7 @@ use super::answer_memory::AnswerMemory;
 use super::pot::{Held, RequestPot};
 use super::queue::FairQueue;
 use super::request::{Event, Request, SubmitError, Ticket};
+use super::{CONSTRAINT_BYTES, grammar_bytes};
 use crate::error::EngineError;
 use crate::keeper::{LiveStatus, RuntimeHandle, lock};
 use crate::plan::PlanReport;
@@ -179,6 +180,32 @@ pub(super) struct Shared {
     pub _small: Reservation,
 }
 
+/// What an answer has to look like, with the memory that this takes.
+pub struct Constrained {
+    pub(super) constraint: Constraint,
+    _held: Held,
+}
+
+impl Constrained {
+    /// As [`Constraint::after_reasoning`].
+    #[must_use]
+    pub fn after_reasoning(mut self, marker: Option<&str>) -> Self {
+        self.constraint = self.constraint.after_reasoning(marker);
+        self
+    }
+}
+
+/// Why there is no constraint.
+#[derive(Debug, thiserror::Error)]
+pub enum ConstraintError {
+    /// It cannot be enforced.
+    #[error(transparent)]
+    Refused(EngineError),
+    /// The memory of requests is taken.
+    #[error(transparent)]
+    NoRoom(#[from] SubmitError),
+}
+
 /// Sends requests to a service and looks at it, from any thread.
 #[derive(Clone)]
 pub struct ServiceClient {
@@ -289,16 +316,33 @@ impl ServiceClient {
         &self.shared.handle
     }
 
-    /// What an answer has to look like, ready to be used once.
+    /// What an answer has to look like, ready to be used once. It takes its memory from that of requests.
     ///
     /// # Errors
-    /// The grammar or schema is malformed or asks for what is not supported; the message says where.
-    pub fn constraint(&self, source: &GrammarSource) -> Result<Constraint, EngineError> {
-        let make =
-            || GrammarCompiler::new(self.shared.encoder.tokenizer()).map_err(|error| error.to_string());
-        let compiler = self.shared.grammars.get_or_init(make);
-        let compiler = compiler.as_ref().map_err(|error| EngineError::BadOption(error.clone()))?;
-        compiler.compile(source).map_err(EngineError::Grammar)
+    /// The grammar or schema is malformed or asks for what is not supported, and the message says where; the memory of
+    /// requests has no room.
+    pub fn constraint(&self, source: &GrammarSource) -> Result<Constrained, ConstraintError> {
+        let held = self.shared.pot.take(Bytes(CONSTRAINT_BYTES))?;
+        let refused = |reason: &String| ConstraintError::Refused(EngineError::BadOption(reason.clone()));
+        let compiler = self.shared.grammars.get_or_init(|| self.compiler()).as_ref().map_err(refused)?;
+        let constraint = compiler
+            .compile(source)
+            .map_err(|error| ConstraintError::Refused(EngineError::Grammar(error)))?;
+        Ok(Constrained { constraint, _held: held })
+    }
+
+    /// The tables of a tokenizer, which the plan has set memory aside for.
+    fn compiler(&self) -> Result<GrammarCompiler, String> {
+        let tokenizer = self.shared.encoder.tokenizer();
+        let (takes, planned) = (GrammarCompiler::bytes(tokenizer), grammar_bytes(self.shared.vocabulary));
+        if takes > planned {
+            return Err(format!(
+                "grammars of this tokenizer take {} and {} are set aside for them: answers cannot be constrained",
+                Bytes(takes),
+                Bytes(planned)
+            ));
+        }
+        GrammarCompiler::new(tokenizer).map_err(|error| error.to_string())
     }
 
     /// The state now.

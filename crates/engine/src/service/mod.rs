@@ -38,7 +38,10 @@ use crate::keeper::lock;
 use crate::runtime::Runtime;
 use crate::sampling::AnswerSampler;
 
-pub use client::{PrefixStatus, RequestMemory, RunningStatus, ServiceClient, ServiceStatus, Sink, Totals};
+pub use client::{
+    Constrained, ConstraintError, PrefixStatus, RequestMemory, RunningStatus, ServiceClient, ServiceStatus,
+    Sink, Totals,
+};
 pub use pot::{Held, RequestPot};
 pub use request::{Ending, Event, Finished, Request, Share, SubmitError, Ticket, TokenLogprob};
 
@@ -52,6 +55,19 @@ pub const PARALLEL_MAX: usize = 32;
 
 /// Connections, the threads that read them, and what small things requests leave behind.
 const CONNECTION_BYTES: usize = 24 << 20;
+
+/// Memory of one compiled grammar or schema: more than usual ones take. The largest that was found by trying took 28 MiB.
+pub(crate) const CONSTRAINT_BYTES: u64 = 16 << 20;
+
+/// Memory of the tables that grammars need of a vocabulary, while they are made.
+pub(crate) fn grammar_bytes(vocabulary: usize) -> u64 {
+    (4 << 20) + 512 * vocabulary as u64
+}
+
+/// What a service takes beside samplers, staging and the pot.
+fn small_bytes(vocabulary: usize) -> u64 {
+    (answer_memory::BYTES_MAX + CONNECTION_BYTES) as u64 + grammar_bytes(vocabulary)
+}
 
 /// What a server adds to a plan; see [`LoadConfiguration::serving`](crate::LoadConfiguration::serving).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +86,7 @@ pub struct Serving {
 
 impl Default for Serving {
     fn default() -> Self {
-        Self { parallel: 4, queue: 64, kv_positions: None, request_bytes: Bytes(48 << 20), snapshots: None }
+        Self { parallel: 4, queue: 64, kv_positions: None, request_bytes: Bytes(96 << 20), snapshots: None }
     }
 }
 
@@ -83,7 +99,7 @@ impl Serving {
             Some(_) => snapshots::STAGING_BUFFERS as u64 * (page_bytes as u64).next_multiple_of(page),
             None => 0,
         };
-        let small = (answer_memory::BYTES_MAX + CONNECTION_BYTES) as u64;
+        let small = small_bytes(vocabulary);
         Bytes(samplers + staging + small).saturating_add(self.request_bytes)
     }
 }
@@ -105,8 +121,7 @@ impl Service {
             return Err(EngineError::BadOption(reason.to_owned()));
         };
         let paid = runtime.ledger.reserve(Purpose::Scratch, serving.request_bytes)?;
-        let small = Bytes((answer_memory::BYTES_MAX + CONNECTION_BYTES) as u64);
-        let small = runtime.ledger.reserve(Purpose::Scratch, small)?;
+        let small = runtime.ledger.reserve(Purpose::Scratch, Bytes(small_bytes(runtime.vocabulary())))?;
         let encoder = runtime.prompts().clone();
         let source = encoder.template().map(|template| template.source().to_owned());
         let tokenizer = Arc::clone(encoder.tokenizer());

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use coldpress_experts::ExpertStatistics;
 use coldpress_memory::Bytes;
-use coldpress_text::{Constraint, DecodeOptions};
+use coldpress_text::DecodeOptions;
+
+use super::client::Constrained;
 
 use crate::error::EngineError;
 use crate::sampling::Sampling;
@@ -30,7 +32,7 @@ pub struct Request {
     /// Report the log probability of each token, and of so many of the most likely ones.
     pub logprobs: Option<usize>,
     /// What the answer has to look like.
-    pub constraint: Option<Constraint>,
+    pub constraint: Option<Constrained>,
     /// How tokens become text.
     pub decode: DecodeOptions,
 }
