@@ -62,7 +62,8 @@ fn the_watch_sees_what_it_is_to_see() {
     });
     let sizes: Vec<usize> = seen.blocks.iter().map(|block| block.size).collect();
     assert_eq!(sizes, [LARGE, 3 * LARGE]);
-    assert!(seen.peak_growth >= 4 * LARGE);
+    // Less what the test program itself gave back meanwhile, which is small.
+    assert!(seen.peak_growth > 3 * LARGE + LARGE / 2, "{}", seen.peak_growth);
     assert!(seen.blocks[0].is_from("the_watch_sees"), "{}", seen.blocks[0].callers());
 }
 

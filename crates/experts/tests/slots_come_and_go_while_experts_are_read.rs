@@ -155,7 +155,7 @@ fn a_store_that_held_everything_holds_everything_again() {
         let before = store.statistics();
         store.preload_all(team, |_, _| true).expect("reads");
         let counted = store.statistics().since(&before);
-        assert_eq!((counted.hits, counted.misses), ((LAYERS * EXPERTS) as u64, 0));
+        assert_eq!((counted.reads, counted.misses), (0, 0), "everything is there");
     });
 }
 

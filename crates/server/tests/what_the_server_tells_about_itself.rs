@@ -54,7 +54,8 @@ fn the_page_loads_nothing_from_elsewhere() {
     assert!(
         reply.header("content-security-policy").is_some_and(|policy| policy.contains("default-src 'none'"))
     );
-    let page = reply.text();
+    // The name of the SVG namespace is an address that nobody loads.
+    let page = reply.text().replace("http://www.w3.org/2000/svg", "");
     for outside in ["http://", "https://", "src=\"//", "href=\"//", "@import"] {
         assert!(!page.contains(outside), "{outside}");
     }
