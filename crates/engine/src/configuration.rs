@@ -293,7 +293,7 @@ impl LoadConfiguration {
         self
     }
 
-    /// Plans memory for a [`Service`](crate::Service): requests that wait, several that are computed at once, and keys and
+    /// Plans memory for a [`Service`](crate::service::Service): requests that wait, several that are computed at once, and keys and
     /// values for all of them.
     #[must_use]
     pub fn serving(mut self, serving: Serving) -> Self {

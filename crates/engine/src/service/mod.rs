@@ -1,14 +1,14 @@
 //! Many requests, one model: a thread that owns a [`Runtime`] and computes requests as one batch.
 //!
-//! Requests wait in a queue in which clients take turns ([`queue`]). Up to `parallel` of them are computed at once: every
-//! forward pass carries the latest token of each answer and a part of the prompts that are being read ([`schedule`], [`pace`]),
+//! Requests wait in a queue in which clients take turns (`queue`). Up to `parallel` of them are computed at once: every
+//! forward pass carries the latest token of each answer and a part of the prompts that are being read (`schedule`, `pace`),
 //! so experts that several rows need are read and visited once, and running answers keep moving while a long prompt is
 //! read. A row's result does not depend on the rows beside it, so each request gets the bits of a run of its own.
 //!
 //! Keys and values lie in pages of one pool that the plan has set aside. What a request has computed stays in the prefix tree
-//! ([`prefix`]) until its pages are needed, and in snapshots on disk where there is a folder for them ([`snapshots`]). A request that finds no free
+//! (`prefix`) until its pages are needed, and in snapshots on disk where there is a folder for them (`snapshots`). A request that finds no free
 //! page takes one from the tree; if there is none, the youngest request makes room and continues later from its tokens.
-//! Nothing is allocated beyond the plan: prompts that wait come out of a pot ([`pot`]).
+//! Nothing is allocated beyond the plan: prompts that wait come out of a pot (`pot`).
 //!
 //! The caller's end is [`ServiceClient`]. Dropping a [`Ticket`] cancels: in the queue at once, else after the current layer.
 //! Read next: `worker.rs`, the loop.
