@@ -138,10 +138,6 @@ pub struct Request {
     pub client: String,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Subtracted from a logit per occurrence in the answer.
-    pub frequency_penalty: f32,
-    /// Subtracted once from the logit of a token that occurred in the answer.
-    pub presence_penalty: f32,
     /// Most tokens of the answer.
     pub max_tokens: usize,
     /// Texts that end the answer and do not appear in it.

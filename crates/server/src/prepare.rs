@@ -88,10 +88,6 @@ impl Call {
 pub struct Common {
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Penalty per occurrence.
-    pub frequency_penalty: f32,
-    /// Penalty once.
-    pub presence_penalty: f32,
     /// Most tokens; `None` for the rest of the context.
     pub max_tokens: Option<usize>,
     /// Texts that end the answer.
@@ -110,8 +106,6 @@ impl Common {
         let sampling = Sampling { temperature, top_k, top_p, seed: random(), ..Sampling::default() };
         Self {
             sampling,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
             max_tokens: None,
             stop: Vec::new(),
             logit_bias: Vec::new(),
@@ -301,8 +295,6 @@ fn submit(
             prompt: prompt.to_vec(),
             client: call.client.clone(),
             sampling: Sampling { seed, ..common.sampling },
-            frequency_penalty: common.frequency_penalty,
-            presence_penalty: common.presence_penalty,
             max_tokens: common.max_tokens.unwrap_or(room).min(room),
             stop: common.stop.clone(),
             logit_bias: common.logit_bias.clone(),

@@ -1,8 +1,57 @@
-//! Small building blocks of answers: JSON bodies, plain text, the header that names ignored fields.
+//! What a request is answered with: a protocol's [`Form`] of its answers, JSON bodies, plain text, the header that names
+//! ignored fields.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::Value;
+
+use crate::answer::Answer;
+use crate::collect::{Collected, collect_all};
+use crate::errors::ApiError;
+use crate::prepare::Call;
+use crate::sse::{EventBody, StreamWriter};
+
+/// How a protocol writes the answers of one request.
+pub trait Form: Sized {
+    /// Writes them as they come.
+    type Stream: StreamWriter;
+    /// Media type of the stream.
+    const STREAM_TYPE: &'static str = "text/event-stream";
+    /// Begins to write them as they come.
+    fn stream(self) -> Self::Stream;
+    /// All of them at once; there is at least one.
+    fn whole(&self, answers: &[Collected]) -> Value;
+}
+
+/// A request that computes.
+pub struct Started<F> {
+    /// One per choice.
+    pub answers: Vec<Answer>,
+    /// Whether the client wants them as they come.
+    pub stream: bool,
+    /// How they are written.
+    pub form: F,
+    /// Fields that have no effect.
+    pub ignored: Vec<String>,
+}
+
+impl<F: Form> Started<F> {
+    /// The response to `call`.
+    ///
+    /// # Errors
+    /// An answer fails before anything was sent.
+    pub async fn respond(self, call: &Call) -> Result<Response<Body>, ApiError> {
+        let Self { answers, stream, form, ignored } = self;
+        let mut response = if stream {
+            EventBody::new(form.stream(), answers, call.state.settings.keep_alive).response(F::STREAM_TYPE)
+        } else {
+            let collected = collect_all(answers).await?;
+            json(StatusCode::OK, &form.whole(&collected))
+        };
+        note_ignored(&mut response, &ignored);
+        Ok(response)
+    }
+}
 
 /// Names fields that were accepted and had no effect.
 pub const IGNORED_HEADER: &str = "x-coldpress-ignored";

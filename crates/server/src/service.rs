@@ -202,8 +202,6 @@ impl Backend for ServiceBackend {
         let mut asked = service::Request::new(request.prompt, request.max_tokens);
         asked.client = request.client;
         asked.sampling = request.sampling;
-        asked.sampling.frequency_penalty = request.frequency_penalty;
-        asked.sampling.presence_penalty = request.presence_penalty;
         asked.stop = request.stop;
         asked.logit_bias = request.logit_bias;
         asked.logprobs = request.logprobs;

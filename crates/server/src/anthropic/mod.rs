@@ -12,15 +12,14 @@ use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, Outcome, Usage};
+use crate::answer::{Outcome, Usage};
 use crate::backend::{Backend, FinishReason};
-use crate::collect::{Collected, Part, collect_all};
+use crate::collect::{Collected, Part};
 use crate::errors::ApiError;
 use crate::fields::Fields;
 use crate::prepare::Call;
-use crate::reply;
+use crate::reply::{self, Form, Started};
 use crate::router::noting;
-use crate::sse::EventBody;
 use crate::state::ServerState;
 
 /// What every part of a reply needs.
@@ -32,11 +31,16 @@ pub(crate) struct Reply {
     prompt_tokens: usize,
 }
 
-struct Started {
-    answers: Vec<Answer>,
-    stream: bool,
-    reply: Reply,
-    ignored: Vec<String>,
+impl Form for Reply {
+    type Stream = stream::MessageStream;
+
+    fn stream(self) -> stream::MessageStream {
+        stream::MessageStream::new(self)
+    }
+
+    fn whole(&self, collected: &[Collected]) -> Value {
+        whole(self, &collected[0])
+    }
 }
 
 /// Answers a request.
@@ -45,18 +49,10 @@ struct Started {
 /// If the request is refused, or the answer fails before anything was sent.
 pub async fn handle(state: Arc<ServerState>, request: Request<Body>) -> Result<Response<Body>, ApiError> {
     let (call, started) = Call::handle(state, request, start).await?;
-    let Started { answers, stream, reply, ignored } = started;
-    let response = if stream {
-        let writer = stream::MessageStream::new(reply);
-        EventBody::new(writer, answers, call.state.settings.keep_alive).response("text/event-stream")
-    } else {
-        let collected = collect_all(answers).await?;
-        reply::json(StatusCode::OK, &whole(&reply, &collected[0]))
-    };
-    Ok(noting(response, &ignored))
+    started.respond(&call).await
 }
 
-fn start(call: &Call, body: Value) -> Result<Started, ApiError> {
+fn start(call: &Call, body: Value) -> Result<Started<Reply>, ApiError> {
     let mut fields = Fields::new(body, "")?;
     let limit = fields.integer("max_tokens", 1, i64::from(u32::MAX))?;
     let limit = limit.ok_or_else(|| fields.error("max_tokens", "is missing"))?;
@@ -67,8 +63,8 @@ fn start(call: &Call, body: Value) -> Result<Started, ApiError> {
     let ignored = fields.finish()?;
     let (prompt_tokens, answers) = chat.start_counted(call)?;
     let id = call.state.identifier("msg_");
-    let reply = Reply { id, backend: call.backend.clone(), progress, prompt_tokens };
-    Ok(Started { answers, stream, reply, ignored })
+    let form = Reply { id, backend: call.backend.clone(), progress, prompt_tokens };
+    Ok(Started { answers, stream, form, ignored })
 }
 
 /// Counts the tokens of a request without answering it.

@@ -109,10 +109,10 @@ fn read_options(mut options: Fields, common: &mut Common) -> Result<Vec<String>,
         sampling.seed = value.cast_unsigned();
     }
     if let Some(value) = options.number("frequency_penalty", -2.0, 2.0)? {
-        common.frequency_penalty = value;
+        common.sampling.frequency_penalty = value;
     }
     if let Some(value) = options.number("presence_penalty", -2.0, 2.0)? {
-        common.presence_penalty = value;
+        common.sampling.presence_penalty = value;
     }
     match options.integer("num_predict", -2, i64::from(u32::MAX))? {
         Some(0) => return Err(options.error("num_predict", "is 0; it must be 1 or more, or -1 for no limit")),

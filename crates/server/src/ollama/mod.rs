@@ -12,24 +12,13 @@ use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
 use serde_json::Value;
 
-use crate::answer::Answer;
-use crate::collect::collect_all;
 use crate::errors::ApiError;
 use crate::fields::Fields;
 use crate::prepare::Call;
-use crate::reply;
+use crate::reply::{self, Started};
 use crate::router::noting;
-use crate::sse::EventBody;
 use crate::state::ServerState;
-use stream::{Kind, LineStream, Reply};
-
-struct Started {
-    /// None: the client only asked whether the model is there.
-    answers: Vec<Answer>,
-    stream: bool,
-    reply: Reply,
-    ignored: Vec<String>,
-}
+use stream::{Kind, Reply};
 
 /// Answers `/api/chat`.
 ///
@@ -47,27 +36,21 @@ pub async fn generate(state: Arc<ServerState>, request: Request<Body>) -> Result
     answer(Call::handle(state, request, start_generate).await?).await
 }
 
-async fn answer((call, started): (Call, Started)) -> Result<Response<Body>, ApiError> {
-    let Started { answers, stream, reply, ignored } = started;
-    let response = if answers.is_empty() {
-        reply::json(StatusCode::OK, &reply.loaded())
-    } else if stream {
-        let writer = LineStream::new(reply);
-        EventBody::new(writer, answers, call.state.settings.keep_alive).response("application/x-ndjson")
-    } else {
-        let collected = collect_all(answers).await?;
-        reply::json(StatusCode::OK, &reply.whole(&collected[0]))
-    };
-    Ok(noting(response, &ignored))
+async fn answer((call, started): (Call, Started<Reply>)) -> Result<Response<Body>, ApiError> {
+    // Without a prompt the client only asked whether the model is there.
+    if started.answers.is_empty() {
+        return Ok(noting(reply::json(StatusCode::OK, &started.form.loaded()), &started.ignored));
+    }
+    started.respond(&call).await
 }
 
-fn start_chat(call: &Call, body: Value) -> Result<Started, ApiError> {
+fn start_chat(call: &Call, body: Value) -> Result<Started<Reply>, ApiError> {
     let mut fields = Fields::new(body, "")?;
     let head = input::read_head(&mut fields, &*call.backend)?;
     let messages = input::read_messages(&mut fields, &*call.backend)?;
     let tools = crate::openai::read_tools(fields.list("tools")?.unwrap_or_default())?;
     let ignored = fields.finish()?;
-    let reply = Reply::new(Kind::Chat, call, &head);
+    let form = Reply::new(Kind::Chat, call, &head);
     let stream = head.stream;
     let answers = match messages.is_empty() {
         true => Vec::new(),
@@ -77,10 +60,10 @@ fn start_chat(call: &Call, body: Value) -> Result<Started, ApiError> {
             chat.start(call)?
         }
     };
-    Ok(Started { answers, stream, reply, ignored })
+    Ok(Started { answers, stream, form, ignored })
 }
 
-fn start_generate(call: &Call, body: Value) -> Result<Started, ApiError> {
+fn start_generate(call: &Call, body: Value) -> Result<Started<Reply>, ApiError> {
     let mut fields = Fields::new(body, "")?;
     let head = input::read_head(&mut fields, &*call.backend)?;
     let prompt = fields.string("prompt")?.unwrap_or_default();
@@ -91,7 +74,7 @@ fn start_generate(call: &Call, body: Value) -> Result<Started, ApiError> {
     fields.refuse("images", "is not supported: this model reads text only")?;
     fields.refuse("context", "is not supported: repeat the text; its prefix is not computed again")?;
     let ignored = fields.finish()?;
-    let reply = Reply::new(Kind::Generate, call, &head);
+    let form = Reply::new(Kind::Generate, call, &head);
     let stream = head.stream;
     let answers = if prompt.is_empty() {
         Vec::new()
@@ -103,5 +86,5 @@ fn start_generate(call: &Call, body: Value) -> Result<Started, ApiError> {
     } else {
         head.chat(input::prompt_messages(system, prompt)).start(call)?
     };
-    Ok(Started { answers, stream, reply, ignored })
+    Ok(Started { answers, stream, form, ignored })
 }

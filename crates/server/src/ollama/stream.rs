@@ -12,6 +12,7 @@ use crate::backend::{Backend, FinishReason};
 use crate::collect::{Collected, LoggedToken, ToolCall};
 use crate::errors::{ApiError, Shape};
 use crate::prepare::Call;
+use crate::reply::Form;
 use crate::sse::StreamWriter;
 
 /// Which of the two it is.
@@ -102,8 +103,7 @@ impl Reply {
         line
     }
 
-    /// The whole answer.
-    pub fn whole(&self, collected: &Collected) -> Value {
+    fn whole_answer(&self, collected: &Collected) -> Value {
         let (mut calls, mut content) = (Vec::new(), collected.content());
         for (index, call) in collected.calls().into_iter().enumerate() {
             match call_value(index, call) {
@@ -114,6 +114,19 @@ impl Reply {
         let mut line = self.line(&content, &collected.reasoning(), calls, &collected.logprobs);
         self.finish(&mut line, &collected.outcome);
         line
+    }
+}
+
+impl Form for Reply {
+    type Stream = LineStream;
+    const STREAM_TYPE: &'static str = "application/x-ndjson";
+
+    fn stream(self) -> LineStream {
+        LineStream { reply: self, tokens: Vec::new(), call: ToolCall::default() }
+    }
+
+    fn whole(&self, collected: &[Collected]) -> Value {
+        self.whole_answer(&collected[0])
     }
 }
 
@@ -131,11 +144,6 @@ pub struct LineStream {
 }
 
 impl LineStream {
-    /// A stream with this reply.
-    pub fn new(reply: Reply) -> Self {
-        Self { reply, tokens: Vec::new(), call: ToolCall::default() }
-    }
-
     fn send(&mut self, content: &str, thinking: &str, calls: Vec<Value>, out: &mut String) {
         let tokens = std::mem::take(&mut self.tokens);
         push_line(out, &self.reply.line(content, thinking, calls, &tokens));

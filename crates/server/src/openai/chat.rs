@@ -3,31 +3,20 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{Request, Response};
 use serde_json::{Map, Value};
 
-use super::chat_reply::{ChatStream, Reply, whole};
+use super::chat_reply::{ChatForm, OBJECTS};
+use super::completion::Completion;
 use super::messages::{read_choice, read_messages, read_tools};
 use super::sampling::{read_chat_logprobs, read_common, read_extension, read_stream};
-use crate::answer::Answer;
 use crate::backend::Backend;
-use crate::collect::collect_all;
 use crate::errors::ApiError;
 use crate::fields::Fields;
 use crate::format::read_format;
 use crate::prepare::{Call, ChatRequest};
-use crate::reply;
-use crate::router::noting;
-use crate::sse::EventBody;
+use crate::reply::Started;
 use crate::state::ServerState;
-
-/// A request that computes.
-struct Started {
-    answers: Vec<Answer>,
-    stream: bool,
-    reply: Reply,
-    ignored: Vec<String>,
-}
 
 /// Answers a request.
 ///
@@ -35,18 +24,10 @@ struct Started {
 /// If the request is refused, or the answer fails before anything was sent.
 pub async fn handle(state: Arc<ServerState>, request: Request<Body>) -> Result<Response<Body>, ApiError> {
     let (call, started) = Call::handle(state, request, start).await?;
-    let Started { answers, stream, reply, ignored } = started;
-    let response = if stream {
-        let keep_alive = call.state.settings.keep_alive;
-        EventBody::new(ChatStream::new(reply), answers, keep_alive).response("text/event-stream")
-    } else {
-        let collected = collect_all(answers).await?;
-        reply::json(StatusCode::OK, &whole(&reply, &collected))
-    };
-    Ok(noting(response, &ignored))
+    started.respond(&call).await
 }
 
-fn start(call: &Call, body: Value) -> Result<Started, ApiError> {
+fn start(call: &Call, body: Value) -> Result<Started<ChatForm>, ApiError> {
     let mut fields = Fields::new(body, "")?;
     read_model(&mut fields, &*call.backend)?;
     let common = read_common(&mut fields, &call.state.settings)?;
@@ -70,16 +51,14 @@ fn start(call: &Call, body: Value) -> Result<Started, ApiError> {
     let progress = read_extension(&mut fields)?;
     refuse_unsupported(&mut fields)?;
     ignored.extend(fields.finish()?);
-    let reply = Reply {
-        id: call.state.identifier("chatcmpl-"),
-        created: crate::state::unix_seconds(),
-        backend: call.backend.clone(),
+    let form = ChatForm(Completion {
         include_usage,
         progress,
         logprobs: chat.common.logprobs.is_some(),
-    };
+        ..Completion::new(call, "chatcmpl-", OBJECTS)
+    });
     let answers = chat.start(call)?;
-    Ok(Started { answers, stream, reply, ignored })
+    Ok(Started { answers, stream, form, ignored })
 }
 
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {

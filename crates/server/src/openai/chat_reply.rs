@@ -1,41 +1,32 @@
 //! What chat completions send back: whole answers and chunks.
 
-use std::sync::Arc;
+use serde_json::{Value, json};
 
-use serde_json::{Map, Value, json};
-
-use super::{logprobs, usage};
+use super::completion::Completion;
+use super::logprobs;
 use crate::answer::{Delta, Outcome, Usage};
-use crate::backend::{Backend, FinishReason};
+use crate::backend::FinishReason;
 use crate::collect::{Collected, LoggedToken};
-use crate::errors::{ApiError, Shape};
-use crate::sse::{StreamWriter, data, progress_comment, progress_value};
+use crate::errors::ApiError;
+use crate::reply::Form;
+use crate::sse::StreamWriter;
 
-/// What every part of a reply needs.
-pub struct Reply {
-    /// Identifier of the completion.
-    pub id: String,
-    /// Seconds since 1970.
-    pub created: u64,
-    /// The model.
-    pub backend: Arc<dyn Backend>,
-    /// Whether a last chunk tells the usage.
-    pub include_usage: bool,
-    /// Whether progress is told in chunks of our own.
-    pub progress: bool,
-    /// Whether log probabilities were asked for.
-    pub logprobs: bool,
-}
+/// The names of its objects, whole and of a chunk.
+pub const OBJECTS: (&str, &str) = ("chat.completion", "chat.completion.chunk");
 
-impl Reply {
-    fn envelope(&self, object: &str) -> Map<String, Value> {
-        let Value::Object(envelope) = json!({
-            "id": self.id, "object": object, "created": self.created,
-            "model": self.backend.model().name, "system_fingerprint": "coldpress"
-        }) else {
-            return Map::new();
-        };
-        envelope
+/// How chat completions are written.
+pub struct ChatForm(pub Completion);
+
+impl Form for ChatForm {
+    type Stream = ChatStream;
+
+    fn stream(self) -> ChatStream {
+        ChatStream { completion: self.0, choices: Vec::new(), usages: Vec::new() }
+    }
+
+    fn whole(&self, collected: &[Collected]) -> Value {
+        let choices = collected.iter().enumerate().map(|(index, one)| choice(&self.0, index, one));
+        self.0.whole(choices.collect(), collected)
     }
 }
 
@@ -48,18 +39,7 @@ fn finish_reason(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// The whole reply.
-pub fn whole(reply: &Reply, collected: &[Collected]) -> Value {
-    let choices: Vec<Value> =
-        collected.iter().enumerate().map(|(index, one)| choice(reply, index, one)).collect();
-    let mut value = reply.envelope("chat.completion");
-    value.insert("choices".to_owned(), choices.into());
-    let total = Usage::joined(collected.iter().map(|one| &one.outcome.usage));
-    value.insert("usage".to_owned(), usage(&total));
-    value.into()
-}
-
-fn choice(reply: &Reply, index: usize, one: &Collected) -> Value {
+fn choice(completion: &Completion, index: usize, one: &Collected) -> Value {
     let (reasoning, content) = (one.reasoning(), one.content());
     let calls: Vec<Value> = one
         .calls()
@@ -79,8 +59,8 @@ fn choice(reply: &Reply, index: usize, one: &Collected) -> Value {
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
     }
-    let logged = if reply.logprobs {
-        json!({ "content": logprobs::chat(&*reply.backend, &one.logprobs), "refusal": null })
+    let logged = if completion.logprobs {
+        json!({ "content": logprobs::chat(&*completion.backend, &one.logprobs), "refusal": null })
     } else {
         Value::Null
     };
@@ -91,18 +71,13 @@ fn choice(reply: &Reply, index: usize, one: &Collected) -> Value {
 
 /// Writes chunks.
 pub struct ChatStream {
-    reply: Reply,
+    completion: Completion,
     /// Per choice: tokens whose log probabilities were not sent yet, and whether the role was.
     choices: Vec<(Vec<LoggedToken>, bool)>,
     usages: Vec<Usage>,
 }
 
 impl ChatStream {
-    /// A stream with this reply.
-    pub fn new(reply: Reply) -> Self {
-        Self { reply, choices: Vec::new(), usages: Vec::new() }
-    }
-
     fn state(&mut self, choice: usize) -> &mut (Vec<LoggedToken>, bool) {
         while self.choices.len() <= choice {
             self.choices.push((Vec::new(), false));
@@ -119,39 +94,23 @@ impl ChatStream {
         let logged = if tokens.is_empty() {
             Value::Null
         } else {
-            json!({ "content": logprobs::chat(&*self.reply.backend, &tokens), "refusal": null })
+            json!({ "content": logprobs::chat(&*self.completion.backend, &tokens), "refusal": null })
         };
         let choices =
             json!([{ "index": choice, "delta": delta, "logprobs": logged, "finish_reason": finish }]);
-        self.send(choices, None, out);
-    }
-
-    fn send(&self, choices: Value, total: Option<Value>, out: &mut String) {
-        let mut value = self.reply.envelope("chat.completion.chunk");
-        value.insert("choices".to_owned(), choices);
-        if self.reply.include_usage {
-            value.insert("usage".to_owned(), total.unwrap_or_default());
-        }
-        data(out, &value.into());
+        self.completion.chunk(choices, out);
     }
 }
 
 impl StreamWriter for ChatStream {
     fn begin(&mut self, out: &mut String) {
-        out.push_str(": coldpress\n\n");
+        Completion::begin(out);
     }
 
     fn delta(&mut self, choice: usize, delta: Delta, out: &mut String) {
         match delta {
             Delta::Queued(_) | Delta::Started(_) | Delta::Prefill { .. } => {
-                if let (true, Some(progress)) = (self.reply.progress, progress_value(&delta)) {
-                    let mut value = self.reply.envelope("chat.completion.chunk");
-                    value.insert("choices".to_owned(), json!([]));
-                    value.insert("coldpress".to_owned(), progress);
-                    data(out, &value.into());
-                } else {
-                    progress_comment(out, &delta);
-                }
+                self.completion.progress(&delta, out);
             }
             Delta::Token(Some(token), text) => self.state(choice).0.push((token, text)),
             Delta::Token(None, _) | Delta::ToolEnd { .. } | Delta::Failed(_) => {}
@@ -175,15 +134,10 @@ impl StreamWriter for ChatStream {
     }
 
     fn end(&mut self, out: &mut String) {
-        if self.reply.include_usage {
-            let total = usage(&Usage::joined(&self.usages));
-            self.send(json!([]), Some(total), out);
-        }
-        out.push_str("data: [DONE]\n\n");
+        self.completion.end(&self.usages, out);
     }
 
     fn failed(&mut self, error: &ApiError, out: &mut String) {
-        data(out, &error.body(Shape::OpenAi));
-        out.push_str("data: [DONE]\n\n");
+        Completion::failed(error, out);
     }
 }

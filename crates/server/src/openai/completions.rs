@@ -3,42 +3,29 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::{Request, Response, StatusCode};
-use serde_json::{Map, Value, json};
+use axum::http::{Request, Response};
+use serde_json::{Value, json};
 
 use super::chat::read_model;
+use super::completion::Completion;
+use super::logprobs;
 use super::sampling::{read_common, read_extension, read_stream};
-use super::{logprobs, usage};
-use crate::answer::{Answer, Delta, Outcome, Usage};
+use crate::answer::{Delta, Outcome, Usage};
 use crate::backend::{Backend, FinishReason};
-use crate::collect::{Collected, LoggedToken, collect_all};
-use crate::errors::{ApiError, Shape};
+use crate::collect::{Collected, LoggedToken};
+use crate::errors::ApiError;
 use crate::fields::{Fields, whole};
 use crate::format::read_format;
 use crate::prepare::{Call, TextRequest};
-use crate::reply;
-use crate::router::noting;
-use crate::sse::{EventBody, StreamWriter, data, progress_comment, progress_value};
+use crate::reply::{Form, Started};
+use crate::sse::StreamWriter;
 use crate::state::ServerState;
 
 /// Most likely tokens of the legacy shape; OpenAI allows five, other servers more.
 const LOGPROBS_MAX: i64 = 20;
 
-struct Reply {
-    id: String,
-    created: u64,
-    backend: Arc<dyn Backend>,
-    include_usage: bool,
-    progress: bool,
-    logprobs: bool,
-}
-
-struct Started {
-    answers: Vec<Answer>,
-    stream: bool,
-    reply: Reply,
-    ignored: Vec<String>,
-}
+/// The name of its objects, whole and of a chunk.
+const OBJECTS: (&str, &str) = ("text_completion", "text_completion");
 
 /// Answers a request.
 ///
@@ -46,18 +33,10 @@ struct Started {
 /// If the request is refused, or the answer fails before anything was sent.
 pub async fn handle(state: Arc<ServerState>, request: Request<Body>) -> Result<Response<Body>, ApiError> {
     let (call, started) = Call::handle(state, request, start).await?;
-    let Started { answers, stream, reply, ignored } = started;
-    let response = if stream {
-        let writer = TextStream { reply, choices: Vec::new(), usages: Vec::new() };
-        EventBody::new(writer, answers, call.state.settings.keep_alive).response("text/event-stream")
-    } else {
-        let collected = collect_all(answers).await?;
-        reply::json(StatusCode::OK, &whole_reply(&reply, &collected))
-    };
-    Ok(noting(response, &ignored))
+    started.respond(&call).await
 }
 
-fn start(call: &Call, body: Value) -> Result<Started, ApiError> {
+fn start(call: &Call, body: Value) -> Result<Started<TextForm>, ApiError> {
     let mut fields = Fields::new(body, "")?;
     read_model(&mut fields, &*call.backend)?;
     let mut common = read_common(&mut fields, &call.state.settings)?;
@@ -78,16 +57,14 @@ fn start(call: &Call, body: Value) -> Result<Started, ApiError> {
     }
     let prompt = read_prompt(&mut fields, &*call.backend)?;
     let ignored = fields.finish()?;
-    let reply = Reply {
-        id: call.state.identifier("cmpl-"),
-        created: crate::state::unix_seconds(),
-        backend: call.backend.clone(),
+    let form = TextForm(Completion {
         include_usage,
         progress,
         logprobs: common.logprobs.is_some(),
-    };
+        ..Completion::new(call, "cmpl-", OBJECTS)
+    });
     let answers = TextRequest { prompt, format, common }.start(call)?;
-    Ok(Started { answers, stream, reply, ignored })
+    Ok(Started { answers, stream, form, ignored })
 }
 
 /// A text, a list of ids, or a list with one of them.
@@ -111,37 +88,33 @@ fn read_prompt(fields: &mut Fields, backend: &dyn Backend) -> Result<Vec<u32>, A
     }
 }
 
-fn envelope(reply: &Reply) -> Map<String, Value> {
-    let Value::Object(envelope) = json!({
-        "id": reply.id, "object": "text_completion", "created": reply.created,
-        "model": reply.backend.model().name, "system_fingerprint": "coldpress"
-    }) else {
-        return Map::new();
-    };
-    envelope
-}
-
 fn finish_reason(outcome: &Outcome) -> &'static str {
     if outcome.reason == FinishReason::Length { "length" } else { "stop" }
 }
 
-fn whole_reply(reply: &Reply, collected: &[Collected]) -> Value {
-    let choice = |(index, one): (usize, &Collected)| {
-        let logged = match reply.logprobs {
-            true => logprobs::legacy(&*reply.backend, &one.logprobs, &mut 0),
-            false => Value::Null,
+/// How completions are written.
+struct TextForm(Completion);
+
+impl Form for TextForm {
+    type Stream = TextStream;
+
+    fn stream(self) -> TextStream {
+        TextStream { completion: self.0, choices: Vec::new(), usages: Vec::new() }
+    }
+
+    fn whole(&self, collected: &[Collected]) -> Value {
+        let choice = |(index, one): (usize, &Collected)| {
+            let logged = match self.0.logprobs {
+                true => logprobs::legacy(&*self.0.backend, &one.logprobs, &mut 0),
+                false => Value::Null,
+            };
+            json!({
+                "index": index, "text": one.content(), "logprobs": logged,
+                "finish_reason": finish_reason(&one.outcome)
+            })
         };
-        json!({
-            "index": index, "text": one.content(), "logprobs": logged,
-            "finish_reason": finish_reason(&one.outcome)
-        })
-    };
-    let choices: Vec<Value> = collected.iter().enumerate().map(choice).collect();
-    let mut value = envelope(reply);
-    value.insert("choices".to_owned(), choices.into());
-    let total = Usage::joined(collected.iter().map(|one| &one.outcome.usage));
-    value.insert("usage".to_owned(), usage(&total));
-    value.into()
+        self.0.whole(collected.iter().enumerate().map(choice).collect(), collected)
+    }
 }
 
 /// What of a choice was not sent yet, and where its text stands.
@@ -152,7 +125,7 @@ struct Choice {
 }
 
 struct TextStream {
-    reply: Reply,
+    completion: Completion,
     choices: Vec<Choice>,
     usages: Vec<Usage>,
 }
@@ -166,7 +139,7 @@ impl TextStream {
     }
 
     fn chunk(&mut self, choice: usize, text: &str, finish: Option<&str>, out: &mut String) {
-        let backend = self.reply.backend.clone();
+        let backend = self.completion.backend.clone();
         let state = self.choice(choice);
         let tokens = std::mem::take(&mut state.tokens);
         let logged = match tokens.is_empty() {
@@ -174,22 +147,13 @@ impl TextStream {
             false => logprobs::legacy(&*backend, &tokens, &mut state.offset),
         };
         let choices = json!([{ "index": choice, "text": text, "logprobs": logged, "finish_reason": finish }]);
-        self.send(choices, None, out);
-    }
-
-    fn send(&self, choices: Value, total: Option<Value>, out: &mut String) {
-        let mut value = envelope(&self.reply);
-        value.insert("choices".to_owned(), choices);
-        if self.reply.include_usage {
-            value.insert("usage".to_owned(), total.unwrap_or_default());
-        }
-        data(out, &value.into());
+        self.completion.chunk(choices, out);
     }
 }
 
 impl StreamWriter for TextStream {
     fn begin(&mut self, out: &mut String) {
-        out.push_str(": coldpress\n\n");
+        Completion::begin(out);
     }
 
     fn delta(&mut self, choice: usize, delta: Delta, out: &mut String) {
@@ -200,28 +164,15 @@ impl StreamWriter for TextStream {
                 self.chunk(choice, "", Some(finish_reason(&outcome)), out);
                 self.usages.push(outcome.usage);
             }
-            other => match progress_value(&other).filter(|_| self.reply.progress) {
-                Some(progress) => {
-                    let mut value = envelope(&self.reply);
-                    value.insert("choices".to_owned(), json!([]));
-                    value.insert("coldpress".to_owned(), progress);
-                    data(out, &value.into());
-                }
-                None => progress_comment(out, &other),
-            },
+            other => self.completion.progress(&other, out),
         }
     }
 
     fn end(&mut self, out: &mut String) {
-        if self.reply.include_usage {
-            let total = usage(&Usage::joined(&self.usages));
-            self.send(json!([]), Some(total), out);
-        }
-        out.push_str("data: [DONE]\n\n");
+        self.completion.end(&self.usages, out);
     }
 
     fn failed(&mut self, error: &ApiError, out: &mut String) {
-        data(out, &error.body(Shape::OpenAi));
-        out.push_str("data: [DONE]\n\n");
+        Completion::failed(error, out);
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod chat;
 mod chat_reply;
+mod completion;
 pub mod completions;
 mod logprobs;
 mod messages;
@@ -16,18 +17,3 @@ mod sampling;
 pub use logprobs::chat as chat_logprobs;
 pub use messages::{read_tools, role_for, template_call, text_content};
 pub use sampling::HARMLESS;
-use serde_json::{Value, json};
-
-use crate::answer::Usage;
-
-/// Usage as chat completions and completions tell it.
-fn usage(usage: &Usage) -> Value {
-    json!({
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
-        "completion_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
-        "coldpress": usage.extension(),
-    })
-}

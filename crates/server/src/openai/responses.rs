@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{Request, Response};
 use serde_json::{Value, json};
 
 use super::chat::{read_effort, read_model, set_effort};
@@ -15,16 +15,14 @@ use super::messages::read_choice;
 use super::responses_input::{read_input, read_tools};
 use super::responses_stream::ResponseStream;
 use super::sampling::{HARMLESS, read_drawing, read_extension};
-use crate::answer::{Answer, Outcome, Usage};
+use crate::answer::{Outcome, Usage};
 use crate::backend::{Backend, FinishReason};
-use crate::collect::{Collected, LoggedToken, Part, ToolCall, collect_all};
+use crate::collect::{Collected, LoggedToken, Part, ToolCall};
 use crate::errors::ApiError;
 use crate::fields::Fields;
 use crate::format::read_format;
 use crate::prepare::{Call, ChatRequest, Common};
-use crate::reply;
-use crate::router::noting;
-use crate::sse::EventBody;
+use crate::reply::{Form, Started};
 use crate::state::ServerState;
 
 /// What every form of the response needs.
@@ -41,11 +39,16 @@ pub struct Reply {
     pub progress: bool,
 }
 
-struct Started {
-    answers: Vec<Answer>,
-    stream: bool,
-    reply: Reply,
-    ignored: Vec<String>,
+impl Form for Reply {
+    type Stream = ResponseStream;
+
+    fn stream(self) -> ResponseStream {
+        ResponseStream::new(self)
+    }
+
+    fn whole(&self, collected: &[Collected]) -> Value {
+        whole(self, &collected[0])
+    }
 }
 
 /// Answers a request.
@@ -54,18 +57,10 @@ struct Started {
 /// If the request is refused, or the answer fails before anything was sent.
 pub async fn handle(state: Arc<ServerState>, request: Request<Body>) -> Result<Response<Body>, ApiError> {
     let (call, started) = Call::handle(state, request, start).await?;
-    let Started { answers, stream, reply, ignored } = started;
-    let response = if stream {
-        let keep_alive = call.state.settings.keep_alive;
-        EventBody::new(ResponseStream::new(reply), answers, keep_alive).response("text/event-stream")
-    } else {
-        let collected = collect_all(answers).await?;
-        reply::json(StatusCode::OK, &whole(&reply, &collected[0]))
-    };
-    Ok(noting(response, &ignored))
+    started.respond(&call).await
 }
 
-fn start(call: &Call, body: Value) -> Result<Started, ApiError> {
+fn start(call: &Call, body: Value) -> Result<Started<Reply>, ApiError> {
     let mut fields = Fields::new(body, "")?;
     let id = call.state.identifier("");
     let mut request = repeated(&body_fields(&fields), &id, &*call.backend);
@@ -99,9 +94,9 @@ fn start(call: &Call, body: Value) -> Result<Started, ApiError> {
     let ignored = fields.finish()?;
     request["parallel_tool_calls"] = chat.parallel_calls.into();
     let logprobs = chat.common.logprobs.is_some();
-    let reply = Reply { id, request, backend: call.backend.clone(), logprobs, progress };
+    let form = Reply { id, request, backend: call.backend.clone(), logprobs, progress };
     let answers = chat.start(call)?;
-    Ok(Started { answers, stream, reply, ignored })
+    Ok(Started { answers, stream, form, ignored })
 }
 
 fn read_text(fields: &mut Fields, chat: &mut ChatRequest) -> Result<(), ApiError> {

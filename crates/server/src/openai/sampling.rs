@@ -80,10 +80,10 @@ pub fn read_drawing(fields: &mut Fields, common: &mut Common) -> Result<(), ApiE
         sampling.seed = value.cast_unsigned();
     }
     if let Some(value) = fields.number("frequency_penalty", -2.0, 2.0)? {
-        common.frequency_penalty = value;
+        common.sampling.frequency_penalty = value;
     }
     if let Some(value) = fields.number("presence_penalty", -2.0, 2.0)? {
-        common.presence_penalty = value;
+        common.sampling.presence_penalty = value;
     }
     common.logit_bias = read_bias(fields)?;
     Ok(())
