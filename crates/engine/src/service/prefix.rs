@@ -45,6 +45,15 @@ pub(crate) struct Match {
     pub tokens: usize,
 }
 
+/// What an insertion does to a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageChange {
+    /// The tree keeps it from now on and needs a reference of its own.
+    Kept(u32),
+    /// The tree has a longer one in its place: its reference is the caller's to give back.
+    GivenUp(u32),
+}
+
 fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -95,15 +104,8 @@ impl PrefixTree {
         }
     }
 
-    /// Remembers `tokens`, which lie in `pages`. `take` is called for each page that the tree keeps from now on (it needs a
-    /// reference of its own), `give` for each one it gives up for a longer one.
-    pub fn insert(
-        &mut self,
-        tokens: &[u32],
-        pages: &[u32],
-        mut take: impl FnMut(u32),
-        mut give: impl FnMut(u32),
-    ) {
+    /// Remembers `tokens`, which lie in `pages`, and tells which pages it keeps and gives up.
+    pub fn insert(&mut self, tokens: &[u32], pages: &[u32], mut change: impl FnMut(PageChange)) {
         self.now += 1;
         let mut parent = None;
         for (tokens, &page) in tokens.chunks(PAGE_POSITIONS).zip(pages) {
@@ -117,14 +119,14 @@ impl PrefixTree {
             let node = match known {
                 Some(node) => node,
                 None => {
-                    take(page);
+                    change(PageChange::Kept(page));
                     self.add(parent, tokens, page)
                 }
             };
             if self.node(node).tokens.len() < tokens.len() {
-                take(page);
+                change(PageChange::Kept(page));
                 let longer = self.node_mut(node);
-                give(std::mem::replace(&mut longer.page, page));
+                change(PageChange::GivenUp(std::mem::replace(&mut longer.page, page)));
                 longer.tokens = tokens.to_vec();
             }
             self.use_now(node);
@@ -217,8 +219,13 @@ mod tests {
 
     impl Pool {
         fn insert(&self, tree: &mut PrefixTree, tokens: &[u32], pages: &[u32]) {
-            let change = |page, by| *self.0.borrow_mut().entry(page).or_default() += by;
-            tree.insert(tokens, pages, |page| change(page, 1), |page| change(page, -1));
+            tree.insert(tokens, pages, |change| {
+                let (page, by) = match change {
+                    PageChange::Kept(page) => (page, 1),
+                    PageChange::GivenUp(page) => (page, -1),
+                };
+                *self.0.borrow_mut().entry(page).or_default() += by;
+            });
             assert_eq!(self.held().len(), tree.pages());
         }
 

@@ -20,6 +20,7 @@ use coldpress_memory::{Buffer, Bytes, Purpose, sys};
 use coldpress_model::{KvPool, PAGE_POSITIONS, Sequence};
 
 use super::prefix::PrefixTree;
+use super::worker::remember;
 use crate::error::EngineError;
 use crate::runtime::Runtime;
 
@@ -322,11 +323,8 @@ impl Snapshots {
         }
         pages.extend(&brought);
         let whole = &tokens[..pages.len() * PAGE_POSITIONS];
-        let pool = std::cell::RefCell::new(pool);
-        let (take, give) =
-            (|page| pool.borrow_mut().retain(page), |page| pool.borrow_mut().release_page(page));
-        prefix.insert(whole, &pages, take, give);
-        brought.iter().for_each(|&page| pool.borrow_mut().release_page(page));
+        remember(prefix, pool, whole, &pages);
+        brought.into_iter().for_each(|page| pool.release_page(page));
         let used: Vec<Name> = chain[..pages.len()].iter().map(|(name, _)| *name).collect();
         self.touch(&used);
         if let Some(last) = used.last() {

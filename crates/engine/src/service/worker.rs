@@ -15,7 +15,7 @@ use coldpress_text::Tokenizer;
 use super::answer::{Answer, Chooser, Told};
 use super::client::{PrefixStatus, Shared, Waiting};
 use super::pace::Pace;
-use super::prefix::PrefixTree;
+use super::prefix::{PageChange, PrefixTree};
 use super::request::{Ending, Event};
 use super::schedule::{deal, give_up};
 use super::snapshots::Snapshots;
@@ -243,7 +243,7 @@ impl Worker {
         answer.paused = true;
         let sequence = std::mem::replace(&mut answer.sequence, Sequence::new(self.shared.encoder.context()));
         let pool = self.runtime.pool_mut();
-        remember(&mut self.prefix, pool, &answer.tokens[..sequence.len()], &sequence);
+        remember(&mut self.prefix, pool, &answer.tokens[..sequence.len()], sequence.pages());
         pool.release(sequence);
         lock(&self.shared.figures).totals.preemptions += 1;
     }
@@ -309,7 +309,9 @@ impl Worker {
             Err(ModelError::Cancelled) => {}
             Err(error) => self.failed(running, error),
         }
-        self.runtime.sample_memory();
+        if self.rows.iter().sum::<usize>() > self.decode_rows {
+            self.runtime.sample_memory();
+        }
         self.publish(running);
     }
 
@@ -415,7 +417,7 @@ impl Worker {
             return;
         }
         let whole = answer.sequence.len() / PAGE_POSITIONS * PAGE_POSITIONS;
-        remember(&mut self.prefix, self.runtime.pool_mut(), &answer.tokens[..whole], &answer.sequence);
+        remember(&mut self.prefix, self.runtime.pool_mut(), &answer.tokens[..whole], answer.sequence.pages());
     }
 
     /// A pass failed: all that took part in it get the reason.
@@ -447,6 +449,7 @@ impl Worker {
             totals.cached_tokens += answer.cached_tokens() as u64;
             totals.completion_tokens += answer.completion_tokens() as u64;
         }
+        self.runtime.sample_memory();
         let peak = self.runtime.peak_rss();
         let prompt_tokens = answer.prompt_tokens();
         let (tokens, sequence, sampler) = answer.finish(ending, peak);
@@ -460,7 +463,7 @@ impl Worker {
         self.ended = true;
         let computed = &tokens[..sequence.len()];
         let pool = self.runtime.pool_mut();
-        remember(&mut self.prefix, pool, computed, &sequence);
+        remember(&mut self.prefix, pool, computed, sequence.pages());
         if let Some(snapshots) = &mut self.snapshots {
             snapshots.keep(computed, &sequence, pool);
         }
@@ -495,15 +498,12 @@ impl Worker {
     }
 }
 
-/// Puts what is computed into the tree, which becomes an owner of the pages that are new to it.
-fn remember(prefix: &mut PrefixTree, pool: &mut KvPool, tokens: &[u32], sequence: &Sequence) {
-    let pool = std::cell::RefCell::new(pool);
-    prefix.insert(
-        tokens,
-        sequence.pages(),
-        |page| pool.borrow_mut().retain(page),
-        |page| pool.borrow_mut().release_page(page),
-    );
+/// Puts what lies in `pages` into the tree, which becomes an owner of the pages that are new to it.
+pub(super) fn remember(prefix: &mut PrefixTree, pool: &mut KvPool, tokens: &[u32], pages: &[u32]) {
+    prefix.insert(tokens, pages, |change| match change {
+        PageChange::Kept(page) => pool.retain(page),
+        PageChange::GivenUp(page) => pool.release_page(page),
+    });
 }
 
 fn end_waiting(waiting: Waiting) {
