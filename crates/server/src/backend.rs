@@ -8,6 +8,9 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use coldpress::ChatOptions;
+pub use coldpress::service::{Ending as FinishReason, TokenLogprob};
+pub use coldpress::text::GrammarSource;
 use coldpress::{Message, Sampling};
 use serde_json::{Map, Value};
 
@@ -40,12 +43,7 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the template fails or refuses, or the result is longer than any context.
-    fn encode_chat(
-        &self,
-        messages: &[Message],
-        tools: &[Value],
-        options: &ChatOptions,
-    ) -> Result<Vec<u32>, BackendError>;
+    fn encode_chat(&self, messages: &[Message], options: &ChatOptions) -> Result<Vec<u32>, BackendError>;
 
     /// Whether the chat template reads this variable; `None` if that is not known.
     fn template_reads(&self, variable: &str) -> Option<bool> {
@@ -157,30 +155,6 @@ pub struct Request {
 /// A compiled grammar; only the backend that made it knows what is inside.
 pub struct Constraint(pub Box<dyn Any + Send>);
 
-/// What an answer must match.
-#[derive(Clone, Debug, PartialEq)]
-pub enum GrammarSource {
-    /// Any JSON object.
-    JsonObject,
-    /// A value that the schema accepts.
-    JsonSchema(Value),
-    /// A regular expression over the whole answer.
-    Regex(String),
-    /// A grammar in Lark's notation.
-    Lark(String),
-}
-
-/// What a chat template is told beside the messages.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ChatOptions {
-    /// Thinking on or off; `None` leaves it to the template.
-    pub thinking: Option<bool>,
-    /// Further variables of the template.
-    pub variables: Map<String, Value>,
-    /// The last message is the assistant's and is to be continued.
-    pub continue_last: bool,
-}
-
 /// A function that the model may call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolDefinition {
@@ -285,30 +259,6 @@ pub enum Event {
     Finished(Finished),
     /// There will be no further token.
     Failed(BackendError),
-}
-
-/// How likely a token was.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TokenLogprob {
-    /// The token.
-    pub id: u32,
-    /// Natural logarithm of its probability.
-    pub logprob: f32,
-    /// The most likely tokens.
-    pub top: Vec<(u32, f32)>,
-}
-
-/// Why an answer ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FinishReason {
-    /// The model ended it.
-    Stop,
-    /// One of the stop strings came.
-    StopString(String),
-    /// The limit of tokens or the end of the context was reached.
-    Length,
-    /// Somebody ended it.
-    Cancelled,
 }
 
 /// An answer in figures.

@@ -196,11 +196,12 @@ impl ChatRequest {
         let messages = messages.map_err(|error| ApiError::field("messages", error.to_string()))?;
         let tools: Vec<Value> = self.offered().iter().map(ToolDefinition::for_template).collect();
         let options = ChatOptions {
+            tools: (!tools.is_empty()).then_some(tools),
             thinking: self.thinking,
             variables: self.variables.clone(),
             continue_last: self.continue_last,
         };
-        Ok(backend.encode_chat(&messages, &tools, &options)?)
+        Ok(backend.encode_chat(&messages, &options)?)
     }
 
     /// The functions that the model is told of.

@@ -5,12 +5,10 @@
 use coldpress::service::{self, ServiceClient};
 use coldpress::text::{self, DecodeOptions};
 use coldpress::{Bytes, EngineError, Message};
-use serde_json::Value;
 
 use crate::backend::{
     AnswerEvent, AnswerParser, Backend, BackendError, BackendStatus, ChatOptions, Constraint, Event,
-    FinishReason, Finished, GrammarSource, Held, ModelDescription, ParserOptions, Request, Sink, SubmitError,
-    Ticket, TokenLogprob,
+    Finished, GrammarSource, Held, ModelDescription, ParserOptions, Request, Sink, SubmitError, Ticket,
 };
 use crate::tools::call_identifier;
 
@@ -121,24 +119,15 @@ fn event(event: service::Event) -> Event {
         service::Event::Queued { ahead } => Event::Queued { ahead },
         service::Event::Started { cached_tokens } => Event::Started { cached_tokens },
         service::Event::Prefill { done, total } => Event::Prefill { done, total },
-        service::Event::Token { id, text, logprob } => {
-            let logprob = logprob.map(|told| TokenLogprob { id, logprob: told.logprob, top: told.top });
-            Event::Token { id, text, logprob }
-        }
+        service::Event::Token { id, text, logprob } => Event::Token { id, text, logprob },
         service::Event::Finished(finished) => Event::Finished(end(*finished)),
         service::Event::Failed(error) => Event::Failed(backend_error(&error)),
     }
 }
 
 fn end(finished: service::Finished) -> Finished {
-    let reason = match finished.ending {
-        service::Ending::Stop => FinishReason::Stop,
-        service::Ending::StopText(text) => FinishReason::StopString(text),
-        service::Ending::Length => FinishReason::Length,
-        service::Ending::Cancelled => FinishReason::Cancelled,
-    };
     Finished {
-        reason,
+        reason: finished.ending,
         text: finished.text,
         prompt_tokens: finished.prompt_tokens,
         cached_tokens: finished.cached_tokens,
@@ -233,19 +222,8 @@ impl Backend for ServiceBackend {
         self.client.encoder().template().is_some()
     }
 
-    fn encode_chat(
-        &self,
-        messages: &[Message],
-        tools: &[Value],
-        options: &ChatOptions,
-    ) -> Result<Vec<u32>, BackendError> {
-        let options = coldpress::ChatOptions {
-            tools: (!tools.is_empty()).then(|| tools.to_vec()),
-            thinking: options.thinking,
-            variables: options.variables.clone(),
-            continue_last: options.continue_last,
-        };
-        self.client.encode_chat(messages, &options).map_err(|error| backend_error(&error))
+    fn encode_chat(&self, messages: &[Message], options: &ChatOptions) -> Result<Vec<u32>, BackendError> {
+        self.client.encode_chat(messages, options).map_err(|error| backend_error(&error))
     }
 
     fn template_reads(&self, variable: &str) -> Option<bool> {
@@ -277,13 +255,7 @@ impl Backend for ServiceBackend {
         source: &GrammarSource,
         after_reasoning: bool,
     ) -> Result<Constraint, BackendError> {
-        let source = match source.clone() {
-            GrammarSource::JsonObject => text::GrammarSource::JsonObject,
-            GrammarSource::JsonSchema(schema) => text::GrammarSource::JsonSchema(schema),
-            GrammarSource::Regex(pattern) => text::GrammarSource::Regex(pattern),
-            GrammarSource::Lark(grammar) => text::GrammarSource::Lark(grammar),
-        };
-        let mut constraint = self.client.constraint(&source).map_err(|error| match error {
+        let mut constraint = self.client.constraint(source).map_err(|error| match error {
             service::ConstraintError::Refused(error) => backend_error(&error),
             service::ConstraintError::NoRoom(error) => BackendError::OutOfBudget(error.to_string()),
         })?;

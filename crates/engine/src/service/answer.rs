@@ -46,9 +46,11 @@ impl Chooser {
         if let Some(constraint) = &mut self.constraint {
             constraint.constraint.accept(id)?;
         }
-        let logprob = self
-            .logprobs
-            .map(|top| TokenLogprob { logprob: sampler.log_probability(id), top: sampler.most_likely(top) });
+        let logprob = self.logprobs.map(|top| TokenLogprob {
+            id,
+            logprob: sampler.log_probability(id),
+            top: sampler.most_likely(top),
+        });
         Ok(Chosen { id, logprob })
     }
 }
@@ -206,7 +208,7 @@ impl<'t> Answer<'t> {
         self.told.tell(Event::Token { id, text, logprob });
         if stopped {
             let text = self.stops.found().unwrap_or_default().to_owned();
-            return Ok(Some(Ending::StopText(text)));
+            return Ok(Some(Ending::StopString(text)));
         }
         Ok((self.tokens.len() == self.tokens_max).then_some(Ending::Length))
     }
@@ -214,7 +216,7 @@ impl<'t> Answer<'t> {
     /// Tells the end of the answer; gives back what others can use.
     pub fn finish(mut self, ending: Ending, peak: Bytes) -> (Vec<u32>, Sequence, AnswerSampler) {
         let mut text = String::new();
-        if !matches!(ending, Ending::StopText(_)) {
+        if !matches!(ending, Ending::StopString(_)) {
             let rest = self.decoder.finish();
             if !self.stops.push(&rest, &mut text) {
                 self.stops.finish(&mut text);

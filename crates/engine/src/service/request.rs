@@ -58,6 +58,8 @@ impl Request {
 /// A token's log probability, before temperature, penalties, bias and constraint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprob {
+    /// The chosen token.
+    pub id: u32,
     /// Natural logarithm of the chosen token's probability.
     pub logprob: f32,
     /// The most likely tokens with theirs, most likely first.
@@ -107,7 +109,7 @@ pub enum Ending {
     /// The model produced a stop token.
     Stop,
     /// One of the request's stop texts came.
-    StopText(String),
+    StopString(String),
     /// The token limit or the end of the context was reached.
     Length,
     /// Nobody wanted it any more.

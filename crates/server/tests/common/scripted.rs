@@ -235,12 +235,7 @@ impl Backend for Scripted {
         true
     }
 
-    fn encode_chat(
-        &self,
-        messages: &[Message],
-        tools: &[Value],
-        options: &ChatOptions,
-    ) -> Result<Vec<u32>, BackendError> {
+    fn encode_chat(&self, messages: &[Message], options: &ChatOptions) -> Result<Vec<u32>, BackendError> {
         let values: Vec<Value> =
             messages.iter().map(|message| Value::Object(message.fields().clone())).collect();
         let text: String =
@@ -255,7 +250,8 @@ impl Backend for Scripted {
                 "cannot read /home/somebody/models/secret.gguf: gone".to_owned(),
             ));
         }
-        self.encode(&format!("{text}tools: {}\n", tools.len()), false)
+        let tools = options.tools.as_ref().map_or(0, Vec::len);
+        self.encode(&format!("{text}tools: {tools}\n"), false)
     }
 
     fn template_reads(&self, variable: &str) -> Option<bool> {
