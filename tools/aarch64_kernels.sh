@@ -2,7 +2,7 @@
 # Builds the tests of coldpress-kernels for AArch64 and runs them under qemu-user, on a Debian x86-64 machine.
 #
 # Installs what is missing (Debian packages; needs root the first time): a compiler with the AArch64 standard library,
-# the cross linker and the emulator. Arguments go to `cargo test`, for example `--test every_kernel_equals_scalar`; without
+# the cross linker and the emulator. Arguments go to `cargo test`, for example `--test all every_kernel_equals_scalar`; without
 # any, all tests of the crate run, which takes minutes.
 set -eu
 

@@ -121,6 +121,13 @@ def plan(options, *arguments):
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=ENVIRONMENT).stdout)
 
 
+def quietly(options, *arguments):
+    """Runs the program for what it does; what it says is shown where it fails."""
+    done = subprocess.run([options.program, *arguments], capture_output=True, env=ENVIRONMENT)
+    if done.returncode != 0:
+        sys.exit(f"{arguments[0]} ended with {done.returncode}: {done.stderr.decode(errors='replace').strip()}")
+
+
 def run(options, group, *arguments):
     """`coldpress run --json` in `group`; None when it did not end well."""
     command = [options.program, "run", options.model, "--raw", "--ignore-eos", "--json", *arguments]
@@ -353,7 +360,7 @@ def cache(options):
              ["pack", options.model, "--out", options.pack, *common], ["pack", options.model, "--out", options.pack, "--verify", *common]]
     for arguments in other[:2] + other[5:6] + other[7:] if options.quick else other:
         forget(*files)
-        subprocess.run([options.program, *arguments], check=True, capture_output=True, env=ENVIRONMENT)
+        quietly(options, *arguments)
         left(" ".join(word for word in arguments[:1] + [word for word in arguments if word == "--verify"]))
     os.remove(options.pack + ".cptrace")
 
@@ -479,7 +486,7 @@ def main():
     written = None
     if options.pack is None and options.command in ("matrix", "cache", "all"):
         options.pack = written = options.model + ".soak.cpack"
-        subprocess.run([options.program, "pack", options.model, "--out", written], check=True, capture_output=True, env=ENVIRONMENT)
+        quietly(options, "pack", options.model, "--out", written)
     try:
         for name in COMMANDS if options.command == "all" else [options.command]:
             started = time.monotonic()

@@ -2,11 +2,9 @@
 //!
 //! A rate of the page cache printed as that of a disk would be believed: it is ten times what the run then gets.
 
-mod common;
-
 use std::path::Path;
 
-use common::coldpress;
+use crate::common::coldpress;
 
 #[test]
 fn and_nothing_is_left_behind() {

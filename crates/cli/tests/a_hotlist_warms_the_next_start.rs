@@ -1,11 +1,9 @@
 //! A run remembers which experts it used, the next one starts with them in free slots, and the text stays the same. A hotlist
 //! that is damaged or belongs to another model is ignored with a note, and `COLDPRESS_HOTLIST=0` leaves none behind.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{coldpress, demo, object, stderr};
+use crate::common::{coldpress, demo, object, stderr};
 
 fn run(folder: &Path, hotlist: &str) -> (serde_json::Value, String) {
     let demo = demo();

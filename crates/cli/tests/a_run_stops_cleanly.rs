@@ -1,12 +1,10 @@
 //! Ctrl-C and a reader that goes away end a run or a series of measurements at once, without a panic and without a killed process.
 
-mod common;
-
 use std::io::Read;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{coldpress, demo};
+use crate::common::{coldpress, demo};
 
 /// A run that would go on for a long time.
 fn long_run() -> Child {

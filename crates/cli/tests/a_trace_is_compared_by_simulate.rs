@@ -1,9 +1,7 @@
 //! `trace` writes what `simulate` reads: every policy and the optimum at every size, as table, JSON and a drawing that needs
 //! nothing else. Neither overwrites a file of another kind.
 
-mod common;
-
-use common::{about_demo, object, run, stderr, stdout};
+use crate::common::{about_demo, object, run, stderr, stdout};
 
 #[test]
 fn from_prompt_to_table_and_drawing() {

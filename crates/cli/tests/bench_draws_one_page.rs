@@ -3,12 +3,10 @@
 //! What could go wrong: a style, font or script from elsewhere, text of the user that becomes markup, a configuration that is
 //! left out, hours of measuring before the page's place is refused.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{about_demo, stderr, stdout};
+use crate::common::{about_demo, stderr, stdout};
 
 const SIZES: &str = "--prompt-tokens 24 --gen-tokens 6 --repeat 2";
 

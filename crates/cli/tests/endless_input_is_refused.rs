@@ -1,12 +1,10 @@
 //! A prompt that cannot fit the context is refused after reading a little more than could fit, whatever its length: the
 //! budget bounds the whole process, and text is part of it.
 
-mod common;
-
 use std::io::Write;
 use std::process::Stdio;
 
-use common::{coldpress, demo};
+use crate::common::{coldpress, demo};
 
 #[test]
 fn a_pipe_that_never_ends_gives_an_error() {

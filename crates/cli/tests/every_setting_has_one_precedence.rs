@@ -4,11 +4,9 @@
 //! What could go wrong: a setting that only one of the ways reaches, a variable that wins over a flag, an origin that is not
 //! the one that counted, a setting that `plan` does not list, a new one that this table does not know.
 
-mod common;
-
 use std::path::Path;
 
-use common::{coldpress, demo, object, run, stderr, stdout};
+use crate::common::{coldpress, demo, object, run, stderr, stdout};
 use serde_json::Value;
 
 /// A setting with a variable and its value, a flag and its value, and what `plan` shows for both.

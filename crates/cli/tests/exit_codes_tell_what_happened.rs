@@ -1,8 +1,6 @@
 //! Scripts branch on the exit code: 0 ok, 1 failed, 2 bad usage, 3 does not fit the budget, 4 bad model file.
 
-mod common;
-
-use common::{coldpress, demo, run, run_demo, stderr, stdout};
+use crate::common::{coldpress, demo, run, run_demo, stderr, stdout};
 
 fn code_and_message(arguments: &[&str]) -> (Option<i32>, String) {
     let output = run(arguments);

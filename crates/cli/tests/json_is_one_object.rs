@@ -1,8 +1,6 @@
 //! `--json` prints one object on standard output with the promised fields, and says the same as the text.
 
-mod common;
-
-use common::{demo, object, run, run_demo, stdout};
+use crate::common::{demo, object, run, run_demo, stdout};
 use serde_json::Value;
 
 #[test]
@@ -141,7 +139,7 @@ fn a_pack_that_fills_serves_the_next_run() {
     let demo = demo();
     let demo = demo.to_str().expect("a UTF-8 path");
     let run = || {
-        let mut command = common::coldpress(&[
+        let mut command = crate::common::coldpress(&[
             "run",
             demo,
             "-p",
@@ -183,7 +181,7 @@ fn a_pack_built_before_the_first_token_is_named() {
         "--json",
     ];
     let run = || {
-        let mut command = common::coldpress(&arguments);
+        let mut command = crate::common::coldpress(&arguments);
         command.env("COLDPRESS_PRESTACK", "1").env("COLDPRESS_PRESTACK_CACHE_DIR", folder.path());
         object(&command.output().expect("the program starts"))
     };

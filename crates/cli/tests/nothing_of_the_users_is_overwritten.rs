@@ -1,11 +1,9 @@
 //! An output path that names something else than an earlier output of the same kind is refused and left as it is.
 //! `pack --out` once replaced the model it read, and `logits --out` any file or device that it was given.
 
-mod common;
-
 use std::fs;
 
-use common::{demo, run, stderr};
+use crate::common::{demo, run, stderr};
 
 #[test]
 fn outputs_replace_only_their_own_kind() {

@@ -3,9 +3,7 @@
 //! What could go wrong: a plan that wants weights, a cut file that `run` starts with, a flag for another machine that changes
 //! nothing, a figure that is not a number, an assumption that passes for a measurement, a smallest budget that does not work.
 
-mod common;
-
-use common::{about_demo, coldpress, demo, object, run, stderr, stdout};
+use crate::common::{about_demo, coldpress, demo, object, run, stderr, stdout};
 use serde_json::Value;
 
 fn plan(arguments: &[&str]) -> Value {

@@ -1,14 +1,12 @@
 //! `coldpress status` shows every running program with its memory, and nothing of those that have ended or were killed.
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{coldpress, demo};
+use crate::common::{coldpress, demo};
 use serde_json::Value;
 
 fn within(folder: &Path, arguments: &[&str]) -> Command {

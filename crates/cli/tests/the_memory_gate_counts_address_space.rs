@@ -3,14 +3,11 @@
 //!
 //! What could go wrong: a mapped pack is not in the plan, passes the gate and fails at its mapping; the heaps of threads take the
 //! address space that the plan counts on; the limit that is named is still too small.
-#![cfg(target_os = "linux")]
-
-mod common;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{about_demo, demo, object, stderr};
+use crate::common::{about_demo, demo, object, stderr};
 
 /// The program on the bundled model under a limit in KiB.
 fn limited(limit_kib: u64, home: &Path, arguments: &[&str]) -> Output {

@@ -3,9 +3,7 @@
 //! What could go wrong: a cap that is a wish, a disabled press that streams all the same, a refusal whose figure does not
 //! work, a gate that lets through what cannot be had or refuses a small model for a large budget, a profile that changes text.
 
-mod common;
-
-use common::{about_demo, coldpress, demo, object, run_demo, stderr};
+use crate::common::{about_demo, coldpress, demo, object, run_demo, stderr};
 use serde_json::Value;
 
 fn plan(arguments: &[&str]) -> Value {

@@ -1,11 +1,9 @@
 //! What `tune` finds is used by later runs, a variable wins over it and a flag over both, and `plan` says whose word counts,
 //! for the policy and for reading ahead each by itself. A profile that makes no sense is ignored with a note.
 
-mod common;
-
 use std::path::Path;
 
-use common::{coldpress, demo, object, stderr};
+use crate::common::{coldpress, demo, object, stderr};
 use serde_json::{Value, json};
 
 fn about_demo(

@@ -3,9 +3,7 @@
 //! What could go wrong: a flag that is taken and ignored in silence, so that somebody measures what they did not choose; a note
 //! about a setting that has an effect, or about one that nobody gave; a context beyond the model's that nobody warned of.
 
-mod common;
-
-use common::{about_demo, coldpress, demo, object, run_demo, stderr};
+use crate::common::{about_demo, coldpress, demo, object, run_demo, stderr};
 use serde_json::Value;
 
 fn plan(arguments: &[&str]) -> Value {

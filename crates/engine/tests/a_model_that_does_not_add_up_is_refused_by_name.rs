@@ -1,13 +1,11 @@
 //! A readable file whose metadata and tensors contradict each other, or that asks for something coldpress does not compute,
 //! is refused before any weight is read, by the name of what is wrong. Silence here would be a wrong answer later.
 
-mod common;
-
 use std::path::Path;
 
+use crate::common::fixture;
 use coldpress::{EngineError, LoadConfiguration};
 use coldpress_formats::{GgufWriter, ModelFile, TensorType, Value};
-use common::fixture;
 
 /// What is changed in a copy of a good model.
 #[derive(Default)]

@@ -1,10 +1,7 @@
 //! With a streamed model the prompt is the cost. A conversation that goes on, a second one with the same beginning, and both
 //! after a restart must not compute again what was computed.
 
-mod asking;
-mod common;
-
-use asking::{Told, ask, configuration, prompt, service, serving};
+use crate::asking::{Told, ask, configuration, prompt, service, serving};
 use coldpress::Bytes;
 use coldpress::service::{Request, ServiceClient, Serving};
 

@@ -3,10 +3,8 @@
 //! The cache folder may come from another machine, an older version or a full disk. A wrong entry must neither end a run nor
 //! make the reader ask for a thousand reads at a time.
 
-mod common;
-
+use crate::common::{demo, load};
 use coldpress::{Basis, LoadConfiguration, PackUse, ReaderKind, Residency, Silent, pack_model};
-use common::{demo, load};
 
 #[test]
 fn whole_and_of_this_disk() {

@@ -5,8 +5,6 @@
 //! differently; then every table made with it would be about a cache that does not exist. Chunks are short here, so that
 //! each visit fits the slots of its layer; beyond that the order in which reads land has a say (`simulate` module header).
 
-mod common;
-
 use coldpress::{
     ChoiceOrigin, GenerateOptions, LoadConfiguration, POLICIES, PolicyKind, Prefetch, Residency, Silent,
     Visits,
@@ -24,7 +22,7 @@ fn for_every_policy() {
                 .threads(2)
                 .prefetch(Prefetch::Off, ChoiceOrigin::Flag)
                 .policy(policy, ChoiceOrigin::Flag);
-            let mut runtime = common::load(&common::demo(), &configuration);
+            let mut runtime = crate::common::load(&crate::common::demo(), &configuration);
             runtime.start_trace().expect("a model with experts");
             let mut session = runtime.session().expect("a session");
             let options = GenerateOptions { max_tokens: 40, ignore_eos: true, ..GenerateOptions::default() };
@@ -57,7 +55,7 @@ fn closely_for_long_chunks() {
         .context(256)
         .threads(2)
         .prefetch(Prefetch::Off, ChoiceOrigin::Flag);
-    let mut runtime = common::load(&common::demo(), &configuration);
+    let mut runtime = crate::common::load(&crate::common::demo(), &configuration);
     runtime.start_trace().expect("a model with experts");
     let mut session = runtime.session().expect("a session");
     let prompt: Vec<u32> = (0..100).map(|i| 300 + i * 97 % 7000).collect();

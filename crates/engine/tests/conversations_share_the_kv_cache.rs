@@ -4,10 +4,8 @@
 //! What could go wrong: pages that stay taken when a session is dropped, a session that believes its tokens are still there
 //! when another one took their place, a pool that is larger than its share of the plan.
 
-mod common;
-
+use crate::common::{demo, load};
 use coldpress::{Bytes, GenerateOptions, Generation, LoadConfiguration, Runtime, Session, Silent};
-use common::{demo, load};
 
 const CONTEXT: u32 = 200;
 

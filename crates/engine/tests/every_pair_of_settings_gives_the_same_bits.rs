@@ -8,16 +8,14 @@
 //! What could go wrong: a record in the wrong slot, a slot refilled while in use, a policy that gives up what was just read, a
 //! read-ahead that lands in a slot of the running layer, a sum in another order.
 
-mod common;
-
 use std::path::Path;
 
+use crate::common::pairs::pairs;
+use crate::common::{Reference, demo, load, logits};
 use coldpress::{
     ChoiceOrigin, ForceMode, GenerateOptions, Isa, LoadConfiguration, POLICIES, PackUse, Prefetch,
     ReaderKind, Residency, Runtime, Silent, pack_model,
 };
-use common::pairs::pairs;
-use common::{Reference, demo, load, logits};
 
 const SPLITS: [usize; 4] = [1, 2, 3, 8];
 /// Below one token's experts, so that every layer refills; some; as many as the budget holds.

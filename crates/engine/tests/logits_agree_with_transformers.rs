@@ -4,10 +4,8 @@
 //! reference models was perturbed so that leaving one out shows. Two independent float32 implementations of these models
 //! (transformers and llama.cpp) differ by 3e-6, and so do we; the bound leaves room for another order of sums.
 
-mod common;
-
+use crate::common::{Reference, load, logits};
 use coldpress::{GenerateOptions, KvType, LoadConfiguration, Silent};
-use common::{Reference, load, logits};
 
 const BOUND: f32 = 2e-5;
 

@@ -3,8 +3,6 @@
 //! What could go wrong: the second block of a layer finds that the policy has given the records of the first one away, and
 //! a prompt of thousands of tokens reads the model again for every few hundred of them.
 
-mod common;
-
 use coldpress::{ChoiceOrigin, GenerateOptions, LoadConfiguration, POLICIES, Residency, Silent};
 
 #[test]
@@ -18,7 +16,7 @@ fn with_slots_for_little_more_than_a_layer() {
             .context(1600)
             .chunk_tokens(1500)
             .policy(policy, ChoiceOrigin::Flag);
-        let mut runtime = common::load(&common::demo(), &configuration);
+        let mut runtime = crate::common::load(&crate::common::demo(), &configuration);
         let mut session = runtime.session().expect("a session");
         let options = GenerateOptions { max_tokens: 1, ..GenerateOptions::default() };
         runtime.generate(&mut session, &prompt, &options, &mut Silent).expect("an answer");

@@ -1,13 +1,10 @@
 //! A server that mixes up two conversations, or lets one change the other, is worse than none. Sixteen conversations at once,
 //! some of them aborted at every stage, must each get the bits of a run of their own.
 
-mod asking;
-mod common;
-
-use asking::{ask, configuration, prompt, service, serving, was_cancelled};
+use crate::asking::{ask, configuration, prompt, service, serving, was_cancelled};
+use crate::common::{demo, load};
 use coldpress::service::{Event, Request};
 use coldpress::{GenerateOptions, LoadConfiguration, Sampling, Silent};
-use common::{demo, load};
 
 /// Conversation `index`: some greedy, some drawn, short and long prompts, common beginnings and none.
 fn canary(index: u32) -> Request {
@@ -73,7 +70,7 @@ fn any_number_at_once_gives_the_same_answers() {
     for parallel in [1, 2, 3, 8] {
         let service = service(&configuration(serving(parallel)));
         let asked: Vec<_> = (0..6).map(|index| ask(&service.client(), canary(index))).collect();
-        for (told, expected) in asked.into_iter().map(asking::Asked::answer).zip(&expected) {
+        for (told, expected) in asked.into_iter().map(crate::asking::Asked::answer).zip(&expected) {
             assert_eq!(&told.tokens, expected, "{parallel} at once");
         }
     }
@@ -95,7 +92,7 @@ fn with_too_little_room_for_all_the_youngest_waits_and_nobody_loses_a_token() {
     let service = service(&configuration);
     let client = service.client();
     let asked: Vec<_> = requests().map(|request| ask(&client, request)).collect();
-    for (told, expected) in asked.into_iter().map(asking::Asked::answer).zip(&expected) {
+    for (told, expected) in asked.into_iter().map(crate::asking::Asked::answer).zip(&expected) {
         assert_eq!(&told.tokens, expected);
     }
     let status = client.status();

@@ -1,6 +1,5 @@
 //! Where direct reads are refused the fallback is decided at open, reported once, and gives the same bytes. A file system in
 //! memory (no device below) and a file that cannot be opened for direct reads are tried with every reader.
-#![cfg(target_os = "linux")]
 
 use std::path::Path;
 

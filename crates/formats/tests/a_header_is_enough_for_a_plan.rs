@@ -3,13 +3,11 @@
 //! What could go wrong: a download that cannot be planned until its last byte is there; a cut file that passes for a whole
 //! one; a header that is itself cut and read to its end all the same; tensor sizes that no file can have.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 
+use crate::support::variant_name;
 use coldpress_formats::{GgufHeader, ModelFile};
-use support::variant_name;
 
 fn fixture(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);

@@ -4,8 +4,6 @@
 //! What could go wrong: a value type with the wrong width or sign, a swapped byte order, a wrong start of the
 //! data. The files come from `fixtures/make_fixtures.py`.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
 use coldpress_formats::{Array, ModelFile, TensorType, Value, ValueType};

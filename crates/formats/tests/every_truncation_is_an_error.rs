@@ -3,12 +3,10 @@
 //! What could go wrong: a reader that believes a short read, or that accepts a file whose last tensor is not
 //! complete.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support::variant_name;
 use coldpress_formats::GgufHeader;
-use support::variant_name;
 
 fn check(name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);

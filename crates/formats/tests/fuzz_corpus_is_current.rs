@@ -2,15 +2,13 @@
 //! known edge.
 //!
 //! What could go wrong: a new edge gets a test, but the fuzzer never sees it. To write the corpus anew:
-//! `COLDPRESS_WRITE_CORPUS=1 cargo test -p coldpress-formats --test fuzz_corpus_is_current`.
-
-mod support;
+//! `COLDPRESS_WRITE_CORPUS=1 cargo test -p coldpress-formats --test all fuzz_corpus_is_current`.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use support::cases;
+use crate::support::cases;
 
 const LARGEST_BYTES: usize = 4096;
 

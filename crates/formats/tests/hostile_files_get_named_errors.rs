@@ -4,18 +4,16 @@
 //! What could go wrong: a length that wraps or is believed, a product of dimensions that wraps to a small
 //! size, a zero used as a divisor, a file of a few bytes (or a hole of many GiB) that keeps the reader busy.
 
-mod support;
-
 use std::fs::File;
 use std::io::Write;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use crate::support::cases::{self, Case, Expected};
+use crate::support::tensor_type::F32;
+use crate::support::value_type::{ARRAY, FLOAT64, STRING};
+use crate::support::{Raw, variant_name};
 use coldpress_formats::{FormatError, ModelFile, limits};
-use support::cases::{self, Case, Expected};
-use support::tensor_type::F32;
-use support::value_type::{ARRAY, FLOAT64, STRING};
-use support::{Raw, variant_name};
 
 const LONGEST: Duration = Duration::from_millis(100);
 /// For headers as long as the limits allow: about 90 ms on the machine of the author, with room for slower

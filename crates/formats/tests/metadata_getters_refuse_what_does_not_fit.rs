@@ -4,12 +4,10 @@
 //! What could go wrong: a negative count that becomes a huge one, a default in place of a wrong type, a token
 //! list that loses raw bytes.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support::variant_name;
 use coldpress_formats::{Array, FormatError, Metadata, Value};
-use support::variant_name;
 
 fn metadata() -> Metadata {
     let raw_tokens: [&[u8]; 3] = [b"ok", b"\xc3", b""];

@@ -4,15 +4,13 @@
 //! What could go wrong: only part 1 is read, parts of two downloads are mixed, a missing part shows up as a
 //! missing tensor, the second of two models in a folder is picked.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::tensor_type::F32;
+use crate::support::value_type::{INT32, UINT16};
+use crate::support::{Raw, variant_name};
 use coldpress_formats::{FormatError, ModelFile};
-use support::tensor_type::F32;
-use support::value_type::{INT32, UINT16};
-use support::{Raw, variant_name};
 
 /// What one part says about itself and holds.
 #[derive(Clone)]

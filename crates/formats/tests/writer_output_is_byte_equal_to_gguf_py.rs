@@ -4,14 +4,12 @@
 //! What could go wrong: a file that only our own reader accepts, wrong padding, a target that is lost when
 //! the data source fails, a tensor with too few bytes that shifts all that follow.
 
-mod support;
-
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::support::variant_name;
 use coldpress_formats::{Array, FormatError, GgufWriter, ModelFile, TensorType, Value};
-use support::variant_name;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)

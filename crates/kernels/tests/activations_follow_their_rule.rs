@@ -3,11 +3,9 @@
 //! What could go wrong: rounding that fuses the product with the rounding step, ties away from even, a sum over the wrong
 //! half, an infinite inverse for tiny blocks, a NaN that disappears.
 
-mod common;
-
+use crate::common::Random;
 use coldpress_kernels::ActivationBlock;
 use coldpress_kernels::activations::SMALLEST_MAGNITUDE;
-use common::Random;
 
 #[test]
 fn values_scale_and_sums_follow_the_rule() {

@@ -5,9 +5,7 @@
 //! another order, spans merged in the order in which threads finish, a tail that goes another way than the
 //! full vectors.
 
-mod attention_support;
-
-use attention_support::{Case, all_kernels, bits};
+use crate::attention_support::{Case, all_kernels, bits};
 use coldpress_kernels::Kernels;
 
 fn assert_one_result(name: &str, case: &Case) {

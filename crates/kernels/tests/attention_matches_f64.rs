@@ -4,9 +4,7 @@
 //! or a span is lost or counted twice at its border, the running maximum is not taken out of older blocks,
 //! the window is off by one.
 
-mod attention_support;
-
-use attention_support::Case;
+use crate::attention_support::Case;
 use coldpress_kernels::Kernels;
 
 fn assert_matches(name: &str, case: &Case) {

@@ -4,9 +4,7 @@
 //! What could go wrong: a masked weight of zero times a NaN of a position that was not written yet, a hidden
 //! score that takes part in the maximum, a block read beyond the last position.
 
-mod attention_support;
-
-use attention_support::{Case, all_kernels, bits};
+use crate::attention_support::{Case, all_kernels, bits};
 
 fn fill_positions(case: &mut Case, positions: std::ops::Range<usize>, key: f32, value: f32) {
     let row_len = case.shape.kv_row_len();

@@ -4,18 +4,14 @@
 //! What could go wrong: operands of a product exchanged, a wrong sign, an address form decoded wrongly, rows or columns
 //! beyond the configured shape, registers that keep upper halves. Expected values come from plain loops over matrices. On a
 //! processor that has the instructions, the tests that execute machine code run on the processor itself.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
-
-mod common;
-mod emulator;
 
 use std::arch::asm;
 use std::arch::x86_64::{__m256i, _mm256_set1_epi32};
 
+use crate::common::Random;
+use crate::emulator::tiles::TileState;
+use crate::emulator::vectors::{ProductKind, product_lane};
 use coldpress_kernels::Isa;
-use common::Random;
-use emulator::tiles::TileState;
-use emulator::vectors::{ProductKind, product_lane};
 
 /// A configuration in memory: palette 1 and the (rows, bytes of a row) of the first tiles.
 #[repr(C, align(64))]
@@ -45,7 +41,7 @@ fn release() {
 
 fn prepare_tiles() {
     if !Isa::AmxInt8.is_supported() {
-        emulator::install();
+        crate::emulator::install();
     }
 }
 
@@ -319,7 +315,7 @@ fn vector_products_work_on_registers_and_memory_of_both_widths() {
         return;
     }
     if !Isa::AvxVnni.is_supported() {
-        emulator::install();
+        crate::emulator::install();
     }
     // SAFETY: the processor has AVX2.
     unsafe { vector_products() };

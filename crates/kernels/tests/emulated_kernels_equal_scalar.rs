@@ -4,15 +4,11 @@
 //! missing instructions emulated (`emulator/`), or on the processor where it has them. What could go wrong: a right factor of
 //! the wrong step, tiles that overwrite sums before they are stored, rows done twice or not at all, sub-scales of the other
 //! half, zeros with a sign, tiles that stay configured for another format or number of rows.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
-mod common;
-mod emulator;
-
+use crate::common::product::{Case, bits};
+use crate::common::{Random, column_counts};
 use coldpress_kernels::{ActivationBlock, Isa, Kernels, WeightFormat};
 use coldpress_workers::Workers;
-use common::product::{Case, bits};
-use common::{Random, column_counts};
 
 /// Kernels of `isa`, which builds on `base`; `None` where the processor lacks even that.
 fn kernels(isa: Isa, base: Isa) -> Option<Kernels> {
@@ -20,7 +16,7 @@ fn kernels(isa: Isa, base: Isa) -> Option<Kernels> {
         return None;
     }
     if !isa.is_supported() {
-        emulator::install();
+        crate::emulator::install();
     }
     // SAFETY: the processor has what `isa` adds to `base`, or the emulator is installed for all threads.
     Some(unsafe { Kernels::assume(isa) })
@@ -50,10 +46,10 @@ fn equals_scalar(isa: Isa, base: Isa, input_rows: &[usize], columns: fn(WeightFo
 
 #[test]
 fn amx_gives_the_bits_of_the_scalar_definition() {
-    let before = emulator::tile_products();
+    let before = crate::emulator::tile_products();
     equals_scalar(Isa::AmxInt8, Isa::Avx512Vnni, &[1, 8, 13, 15, 16, 17, 21, 33, 48], column_counts);
     if Isa::Avx512Vnni.is_supported() && !Isa::AmxInt8.is_supported() {
-        assert!(emulator::tile_products() > before + 10_000, "the tiles were used");
+        assert!(crate::emulator::tile_products() > before + 10_000, "the tiles were used");
     }
 }
 
@@ -67,10 +63,10 @@ fn amx_passes_over_many_rows_begin_where_the_last_one_ended() {
 
 #[test]
 fn avx_vnni_gives_the_bits_of_the_scalar_definition() {
-    let before = emulator::vector_products();
+    let before = crate::emulator::vector_products();
     equals_scalar(Isa::AvxVnni, Isa::Avx2, &[1, 2, 5, 8], |format| column_counts(format)[..1].to_vec());
     if Isa::Avx2.is_supported() && !Isa::AvxVnni.is_supported() {
-        assert!(emulator::vector_products() > before + 10_000, "the products were used");
+        assert!(crate::emulator::vector_products() > before + 10_000, "the products were used");
     }
 }
 

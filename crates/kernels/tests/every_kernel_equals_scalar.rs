@@ -4,15 +4,13 @@
 //! up the last group, the last chunk. Random bits reach the extreme quants; results are compared as bits. A row's result is
 //! also computed alone and must be the same as among its neighbours.
 
-mod common;
-
+use crate::common::product::{Case, bits};
+use crate::common::{Random, column_counts};
 use coldpress_kernels::{
     ActivationBlock, InputRows, Isa, Kernels, MatmulJob, MatrixRef, WeightFormat, matmul, matmul::entries,
     quantize_rows,
 };
 use coldpress_workers::Workers;
-use common::product::{Case, bits};
-use common::{Random, column_counts};
 
 fn kernels(isa: Isa) -> Kernels {
     Kernels::for_isa(isa).expect("the tests ask for supported instruction sets")

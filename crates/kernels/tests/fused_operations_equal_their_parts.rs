@@ -3,14 +3,12 @@
 //! What could go wrong: columns cut inside an activation block, a thread that reads columns another one has not written,
 //! the last unit of a width that is no multiple of 32, an activation applied to the wrong factor.
 
-mod common;
-
+use crate::common::{Random, random_rows};
 use coldpress_kernels::{
     ActivationBlock, GatedJob, InputRows, Isa, Kernels, MatmulJob, MatrixRef, WeightFormat, gated, matmul,
     pack_rows, packed_bytes, quantize_rows, rms_norm_and_quantize, vector,
 };
 use coldpress_workers::Workers;
-use common::{Random, random_rows};
 
 fn packed(random: &mut Random, format: WeightFormat, rows: usize, columns: usize) -> Vec<u8> {
     let source = random_rows(random, format, rows, columns);

@@ -3,13 +3,11 @@
 //! What could go wrong: a field of one lane overwritten by another, the rows that fill up the last group not zero when the
 //! target memory held something else, a column group in the wrong plane.
 
-mod common;
-
+use crate::common::{Random, column_counts, random_rows};
 use coldpress_kernels::{
     KernelError, MatrixRef, WeightFormat, blocks::dequantize, pack_group, pack_rows, packed_bytes,
     packed_group_bytes, unpack_row,
 };
-use common::{Random, column_counts, random_rows};
 
 #[test]
 fn unpacked_rows_equal_dequantised_rows() {

@@ -4,14 +4,12 @@
 //! with the wrong sign or a sub-scale of the next sub-block. The only difference allowed is f32 rounding: a relative
 //! 2^-24 of the sum of magnitudes for each of the roundings in the chain.
 
-mod common;
-
+use crate::common::{Random, column_counts, random_rows};
 use coldpress_kernels::{
     ActivationBlock, InputRows, Isa, Kernels, MatmulJob, MatrixRef, WeightFormat, blocks::dequantize, matmul,
     pack_rows, packed_bytes,
 };
 use coldpress_workers::Workers;
-use common::{Random, column_counts, random_rows};
 
 const ROWS: usize = 21;
 const INPUT_ROWS: usize = 3;

@@ -3,10 +3,8 @@
 //! What could go wrong: a wrong constant, a cut-off that flushes subnormal results or overflows early, NaN
 //! lost in a clamp, the last lanes of a slice treated otherwise than the first.
 
-mod vector_support;
-
+use crate::vector_support::{all_kernels, all_magnitudes, ulps};
 use coldpress_kernels::{Kernels, vector};
-use vector_support::{all_kernels, all_magnitudes, ulps};
 
 /// Halfway between the largest f32 and the next power of two: from here on results round to infinity.
 const ROUNDS_TO_INFINITY: f64 = 3.402_823_567_797_336_6e38;

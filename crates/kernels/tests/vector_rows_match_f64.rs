@@ -5,11 +5,9 @@
 //! taken off, the two orders of rotary pairs mixed up, a table for the wrong position, rotation of the
 //! dimensions that should stay.
 
-mod vector_support;
-
+use crate::vector_support::{LENGTHS, noise};
 use coldpress_kernels::{Kernels, vector};
 use coldpress_workers::Workers;
-use vector_support::{LENGTHS, noise};
 
 /// Half a unit in the last place, relative.
 const ROUNDING: f64 = 1.0 / (1 << 24) as f64;

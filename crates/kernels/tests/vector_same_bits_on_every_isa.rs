@@ -3,12 +3,10 @@
 //! What could go wrong: a reduction tree in another order, a fused operation on one side only, min or max
 //! with the operands of a NaN swapped, a cut over threads that moves the last lanes.
 
-mod vector_support;
-
+use crate::vector_support::{LENGTHS, all_kernels, all_magnitudes, bits, noise};
 use coldpress_kernels::{Isa, Kernels, vector};
 use coldpress_workers::{Team, Workers};
 use half::f16;
-use vector_support::{LENGTHS, all_kernels, all_magnitudes, bits, noise};
 
 /// Runs `operation` with every kernel and 1 to 3 threads and compares with the scalar kernels on one thread.
 fn assert_same(name: &str, operation: impl Fn(&Team<'_>, Kernels) -> Vec<f32>) {

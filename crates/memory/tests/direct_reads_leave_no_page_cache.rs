@@ -1,6 +1,5 @@
 //! Reads that fill the page cache push out what the budget promised to leave alone. Direct reads must leave the cache
 //! as it is, dropping must empty it, and a file system that refuses direct reads must lead to buffered ones with a reason.
-#![cfg(target_os = "linux")]
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

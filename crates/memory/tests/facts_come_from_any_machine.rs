@@ -2,12 +2,10 @@
 //! with `/proc` and `/sys` inside: control groups of both versions, limits in a parent, hybrid mounts, containers whose
 //! own group is not visible, quotas and limits of the shell.
 
-mod machine;
-
 use std::path::Path;
 
+use crate::machine::{Machine, V1_NO_LIMIT, V2_MOUNT};
 use coldpress_memory::{Bytes, MachineFacts};
-use machine::{Machine, V1_NO_LIMIT, V2_MOUNT};
 
 impl Machine {
     /// 16 GiB, 12 of them available, 8 processors.

@@ -1,17 +1,15 @@
 //! Limits change while a model runs, are set by parents, by the soft kind, and for groups that the process is moved to later. Machines
 //! are described as folders with `/proc` and `/sys` inside and change between two looks.
 
-mod machine;
-
+use crate::machine::{Machine, V1_NO_LIMIT, V2_MOUNT};
 use coldpress_memory::{Bytes, PressureLevel, PressureReading, PressureSource, StallScope};
-use machine::{Machine, V1_NO_LIMIT, V2_MOUNT};
 
 const V1_MOUNT: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n";
 const GIB: u64 = 1 << 30;
 
 impl Machine {
     /// 16 GiB, 12 of them available.
-    fn new(cgroup: &str, mountinfo: &str) -> Self {
+    fn with_a_process(cgroup: &str, mountinfo: &str) -> Self {
         Self::with_memory(
             cgroup,
             mountinfo,
@@ -38,7 +36,7 @@ fn room(reading: &PressureReading) -> (Option<u64>, u64, Option<u64>) {
 
 #[test]
 fn a_bare_machine_limits_by_what_is_available() {
-    let reading = Machine::new("", "").source().read();
+    let reading = Machine::with_a_process("", "").source().read();
     assert_eq!(reading.machine_total, Bytes::from_gib(16));
     assert_eq!(reading.machine_available, Bytes::from_gib(12));
     assert_eq!(room(&reading), (None, 0, None));
@@ -50,14 +48,14 @@ fn a_bare_machine_limits_by_what_is_available() {
 fn a_folder_without_anything_limits_nothing() {
     let folder = tempfile::tempdir().expect("temporary folder");
     assert_eq!(PressureSource::from_root(folder.path()).read(), PressureReading::default());
-    let machine = Machine::new("nonsense\n0:\n", "x - y\n");
+    let machine = Machine::with_a_process("nonsense\n0:\n", "x - y\n");
     machine.file("proc/meminfo", "nothing").file("proc/self/status", [0xff_u8; 3].map(char::from)[0]);
     assert_eq!(machine.source().read(), PressureReading::default());
 }
 
 #[test]
 fn the_smallest_room_of_version_2_counts_and_follows_every_change() {
-    let machine = Machine::new("0::/user.slice/app.scope\n", V2_MOUNT);
+    let machine = Machine::with_a_process("0::/user.slice/app.scope\n", V2_MOUNT);
     let (own, parent) = ("sys/fs/cgroup/user.slice/app.scope", "sys/fs/cgroup/user.slice");
     machine.group(own, "max\n", 8 * GIB, 2 * GIB, GIB).group(parent, 10 * GIB, "max\n", 6 * GIB, 0);
     let mut source = machine.source();
@@ -74,7 +72,7 @@ fn the_smallest_room_of_version_2_counts_and_follows_every_change() {
 
 #[test]
 fn version_1_has_a_hard_and_a_soft_limit_and_parents_that_are_not_visible() {
-    let machine = Machine::new("4:memory:/job\n", V1_MOUNT);
+    let machine = Machine::with_a_process("4:memory:/job\n", V1_MOUNT);
     let job = "sys/fs/cgroup/memory/job";
     let stat = |hidden: &str| {
         let cache = "total_active_file 1048576\ntotal_inactive_file 0\n";
@@ -99,7 +97,7 @@ fn version_1_has_a_hard_and_a_soft_limit_and_parents_that_are_not_visible() {
 
 #[test]
 fn a_group_that_fills_is_seen_between_two_looks() {
-    let machine = Machine::new("0::/user.slice/app.scope\n", V2_MOUNT);
+    let machine = Machine::with_a_process("0::/user.slice/app.scope\n", V2_MOUNT);
     let (own, parent) = ("sys/fs/cgroup/user.slice/app.scope", "sys/fs/cgroup/user.slice");
     machine.group(own, "max\n", "max\n", GIB, 0).group(parent, 10 * GIB, "max\n", 2 * GIB, 0);
     let mut source = machine.source();
@@ -119,7 +117,7 @@ fn a_group_that_fills_is_seen_between_two_looks() {
 
 #[test]
 fn waiting_is_that_of_the_own_group_where_it_is_told() {
-    let machine = Machine::new("0::/app\n", V2_MOUNT);
+    let machine = Machine::with_a_process("0::/app\n", V2_MOUNT);
     let some = |total: u64| {
         format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\nfull avg10=0.00 total=7\n")
     };
@@ -137,7 +135,7 @@ fn waiting_is_that_of_the_own_group_where_it_is_told() {
 
 #[test]
 fn a_process_that_is_moved_finds_its_new_group() {
-    let machine = Machine::new("0::/one\n", V2_MOUNT);
+    let machine = Machine::with_a_process("0::/one\n", V2_MOUNT);
     machine.group("sys/fs/cgroup/one", 4 * GIB, "max\n", GIB, 0);
     machine.group("sys/fs/cgroup/two", 2 * GIB, "max\n", GIB, 0);
     let mut source = machine.source();
@@ -148,7 +146,7 @@ fn a_process_that_is_moved_finds_its_new_group() {
 
 #[test]
 fn the_counters_of_many_processors_are_less_exact() {
-    let machine = Machine::new("", "");
+    let machine = Machine::with_a_process("", "");
     let page = coldpress_memory::sys::page_size() as u64;
     for (online, pages) in [("0-1\n", 2 * 64), ("0-63\n", 64 * 128), ("", 64)] {
         machine.file("sys/devices/system/cpu/online", online);

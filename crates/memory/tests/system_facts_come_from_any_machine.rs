@@ -3,14 +3,12 @@
 //! What could go wrong: a partition whose disk is not found, a container's overlay that is taken for a disk, a mount inside a
 //! mount, a limit that is read in the wrong unit.
 
-mod machine;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use crate::machine::Machine;
 use coldpress_memory::{Bytes, StorageKind, Swap, SystemFacts, storage_below};
-use machine::Machine;
 
 impl Machine {
     /// A disk with one partition, under its numbers and names.

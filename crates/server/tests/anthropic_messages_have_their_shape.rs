@@ -1,10 +1,8 @@
 //! The Anthropic protocol: order of events, blocks, usage, counting, tool results.
 
-mod common;
-
+use crate::common::scripted::say;
+use crate::common::{Running, Scripted, hello, settings};
 use coldpress_server::backend::FinishReason;
-use common::scripted::say;
-use common::{Running, Scripted, hello, settings};
 use serde_json::{Value, json};
 
 const PATH: &str = "/v1/messages";

@@ -1,14 +1,12 @@
 //! Slow clients, large bodies, idle connections by the thousand, clients that do not read: the server stays as it was.
 
-mod common;
-
 use std::io::Read;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::common::{Running, Scripted, Socket, Step, eventually, hello, settings};
 use coldpress_server::ServerSettings;
 use coldpress_server::backend::FinishReason;
-use common::{Running, Scripted, Socket, Step, eventually, hello, settings};
 use serde_json::json;
 
 const CHAT: &str = "/v1/chat/completions";

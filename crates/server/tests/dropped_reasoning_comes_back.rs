@@ -1,10 +1,8 @@
 //! Clients send answers back without their reasoning; the prompt must be what it was, or everything after it is computed anew.
 
-mod common;
-
+use crate::common::scripted::say;
+use crate::common::{Running, Scripted, hello, settings};
 use coldpress_server::backend::FinishReason;
-use common::scripted::say;
-use common::{Running, Scripted, hello, settings};
 use serde_json::{Value, json};
 
 fn server() -> Running {

@@ -1,10 +1,8 @@
 //! Errors: status, type and shape per API; both counts of tokens; the template's sentence; no absolute paths.
 
-mod common;
-
+use crate::common::{Running, Scripted, hello, settings};
 use coldpress_server::Health;
 use coldpress_server::backend::SubmitError;
-use common::{Running, Scripted, hello, settings};
 use serde_json::{Value, json};
 
 fn requests(text: &str) -> [(&'static str, Value); 6] {

@@ -1,8 +1,6 @@
 //! Fields: what is not known or not supported is refused by name, what does no harm is named in a header.
 
-mod common;
-
-use common::{Running, hello};
+use crate::common::{Running, hello};
 use serde_json::{Value, json};
 
 /// The message of a refusal in any shape.

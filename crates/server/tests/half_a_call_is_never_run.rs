@@ -1,10 +1,8 @@
 //! The token limit may cut a call in half. Where an API shows arguments as an object, half of one must not look like a call.
 
-mod common;
-
+use crate::common::scripted::say;
+use crate::common::{Running, Scripted, hello, settings};
 use coldpress_server::backend::FinishReason;
-use common::scripted::say;
-use common::{Running, Scripted, hello, settings};
 use serde_json::{Value, json};
 
 fn server() -> Running {

@@ -1,9 +1,7 @@
 //! The Ollama protocol: lines, whole answers, options, formats, thinking, what is told about the model.
 
-mod common;
-
+use crate::common::{Running, hello};
 use coldpress_server::backend::GrammarSource;
-use common::{Running, hello};
 use serde_json::{Value, json};
 
 const WORDS: [&str; 8] = ["<think>", "hm", "</think>", "he", "llo", "<call f>", "{\"x\":1}", "</call>"];

@@ -1,9 +1,7 @@
 //! Host, origin and key.
 
-mod common;
-
+use crate::common::{Reply, Running, Scripted, hello, settings};
 use coldpress_server::ServerSettings;
-use common::{Reply, Running, Scripted, hello, settings};
 use serde_json::json;
 
 fn ask(server: &Running, path: &str, headers: &[(&str, &str)]) -> Reply {

@@ -1,10 +1,8 @@
 //! Chat completions: whole answers and chunks have OpenAI's shape and say the same.
 
-mod common;
-
+use crate::common::scripted::say;
+use crate::common::{Running, Scripted, hello, settings};
 use coldpress_server::backend::{FinishReason, GrammarSource};
-use common::scripted::say;
-use common::{Running, Scripted, hello, settings};
 use serde_json::{Value, json};
 
 const PATH: &str = "/v1/chat/completions";
@@ -205,7 +203,7 @@ fn arguments_that_are_no_object_never_become_a_call() {
 fn one_call_at_a_time_ends_the_answer_after_it() {
     let mut script = say(&["<call f>", "{}", "</call>"], FinishReason::Stop);
     script.pop();
-    script.push(common::Step::WaitForEnd);
+    script.push(crate::common::Step::WaitForEnd);
     let server = Running::with(settings(), Scripted::new(vec![script]));
     let body = json!({ "messages": hello(), "tools": [tool("f")], "parallel_tool_calls": false });
     let answer = server.post(PATH, &body).expect(200);

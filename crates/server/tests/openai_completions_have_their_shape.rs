@@ -1,8 +1,6 @@
 //! Completions: the legacy shape of log probabilities, ids as prompts, the usage chunk.
 
-mod common;
-
-use common::Running;
+use crate::common::Running;
 use serde_json::{Value, json};
 
 const PATH: &str = "/v1/completions";

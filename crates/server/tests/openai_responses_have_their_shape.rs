@@ -1,10 +1,8 @@
 //! The Responses API: numbered events in their order, items, and the response they come to.
 
-mod common;
-
+use crate::common::scripted::say;
+use crate::common::{Running, Scripted, settings};
 use coldpress_server::backend::FinishReason;
-use common::scripted::say;
-use common::{Running, Scripted, settings};
 use serde_json::{Value, json};
 
 const PATH: &str = "/v1/responses";

@@ -1,16 +1,14 @@
 //! The engine itself behind HTTP: the bundled model answers, streams, keeps to a grammar, and stops for a client that leaves.
 
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::common::client::Socket;
+use crate::common::{eventually, settings};
 use coldpress::service::{Service, Serving};
 use coldpress::{LoadConfiguration, Runtime, Silent};
 use coldpress_server::{Server, ServerState, ServiceBackend, StopHandle};
-use common::client::Socket;
-use common::{eventually, settings};
 use serde_json::{Value, json};
 
 struct Served {
@@ -37,7 +35,7 @@ impl Served {
         Self { address, stop, state, service: Some(service), thread: Some(thread) }
     }
 
-    fn post(&self, path: &str, body: &Value) -> common::Reply {
+    fn post(&self, path: &str, body: &Value) -> crate::common::Reply {
         Socket::connect(self.address).request("POST", path, &[], body.to_string().as_bytes())
     }
 

@@ -1,8 +1,6 @@
 //! Status, metrics, tokens, the page and the description.
 
-mod common;
-
-use common::{Running, hello};
+use crate::common::{Running, hello};
 use serde_json::json;
 
 #[test]

@@ -60,3 +60,23 @@ fn nothing_is_unfinished() {
         }
     }
 }
+
+/// Test programs are listed by hand: a file that no list names would never run.
+#[test]
+fn every_test_file_runs() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for (name, _) in all_sources() {
+        let Some((package, file)) = name.split_once("/tests/") else { continue };
+        let manifest = fs::read_to_string(crates.join(package).join("Cargo.toml")).expect("a manifest");
+        if file.contains('/') || !manifest.contains("autotests = false") {
+            continue;
+        }
+        let all = fs::read_to_string(crates.join(package).join("tests/all.rs")).expect("a list");
+        let module = format!("mod {};", file.trim_end_matches(".rs"));
+        let listed = all.lines().any(|line| line == module);
+        assert!(
+            listed || manifest.contains(&format!("\"tests/{file}\"")),
+            "{name} is in no list: name it in tests/all.rs"
+        );
+    }
+}

@@ -1,10 +1,8 @@
 //! A last message of the assistant that is to be continued ends the prompt in its content: the template's end of the turn is
 //! left away, so the model goes on instead of answering nothing.
 
-mod common;
-
+use crate::common::byte_pairs;
 use coldpress_text::{ChatTemplate, Message, RenderOptions, Tokenizer};
-use common::byte_pairs;
 use serde_json::json;
 
 const CHATML: &str = "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' + message.content | trim + '<|im_end|>\n' }}{%- endfor %}\

@@ -3,10 +3,8 @@
 //! What could go wrong: a keyword that is accepted and has no effect, a number that is rounded, a name that is written
 //! with escapes. Answers are drawn uniformly, so they are far from what a model would write.
 
-mod grammar_support;
-
+use crate::grammar_support::{Random, allowed, demo_compiler, demo_tokenizer, draw, draw_with, written};
 use coldpress_text::GrammarSource;
-use grammar_support::{Random, allowed, demo_compiler, demo_tokenizer, draw, draw_with, written};
 use serde_json::{Value, json};
 
 const SEEDS: u64 = 24;

@@ -1,9 +1,7 @@
 //! Tool markup that leaks into the text, calls that never arrive and reasoning shown as the answer are what users of
 //! other servers report most. Each example is checked at every cut. The formats are those of the models' templates.
 
-mod answers;
-
-use answers::{options, read, read_with};
+use crate::answers::{options, read, read_with};
 use coldpress_text::{Dialect, ParserOptions};
 
 #[test]
@@ -335,5 +333,5 @@ fn a_value_too_long_to_hold_is_a_string() {
     let mut events = Vec::new();
     parser.push(&text, &mut events);
     parser.finish(&mut events);
-    assert_eq!(answers::lines(&events), [format!("call 0 f: {{\"a\": \"{long}\"}}")]);
+    assert_eq!(crate::answers::lines(&events), [format!("call 0 f: {{\"a\": \"{long}\"}}")]);
 }

@@ -1,8 +1,6 @@
 //! The BPE here is written for small memory, and its patterns avoid look-ahead. The `tokenizers` crate, with the
 //! models' patterns as their tokenizer.json has them, must give the same ids on any text.
 
-mod common;
-
 use coldpress_text::{ParseSpecial, Tokenizer};
 use proptest::prelude::*;
 use std::sync::LazyLock;
@@ -46,7 +44,7 @@ const ORIGINALS: &[(&str, &[&str])] = &[
 type Pair = (&'static str, Tokenizer, tokenizers::Tokenizer);
 
 static TOKENIZERS: LazyLock<Vec<Pair>> = LazyLock::new(|| {
-    let vocabulary = common::byte_pairs().vocabulary;
+    let vocabulary = crate::common::byte_pairs().vocabulary;
     let pair = |&(name, patterns): &(&'static str, &[&str])| {
         let ids = vocabulary.tokens.iter().cloned().zip(0..).collect::<tokenizers::models::bpe::Vocab>();
         let split =

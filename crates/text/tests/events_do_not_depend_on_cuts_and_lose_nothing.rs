@@ -1,9 +1,7 @@
 //! Text comes cut anywhere, and models write anything. Whatever the text: the events are the same for all cuts, every
 //! word is in them once, calls that end have valid arguments, nothing panics.
 
-mod answers;
-
-use answers::{events, lines, options};
+use crate::answers::{events, lines, options};
 use coldpress_text::{AnswerEvent, Dialect, ParserOptions};
 use proptest::prelude::*;
 

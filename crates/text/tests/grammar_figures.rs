@@ -1,13 +1,11 @@
 //! What grammars cost over a vocabulary of Qwen's size: prints the time to build the tables, to compile, and of one mask.
 //!
-//!     cargo test --release -p coldpress-text --test grammar_figures -- --ignored --nocapture
-
-mod grammar_support;
+//!     cargo test --release -p coldpress-text --test all -- grammar_figures --ignored --nocapture
 
 use std::time::{Duration, Instant};
 
+use crate::grammar_support::{Random, large};
 use coldpress_text::{GrammarCompiler, GrammarSource};
-use grammar_support::{Random, large};
 use serde_json::json;
 
 fn quantile(times: &mut [Duration], part: f64) -> Duration {

@@ -1,11 +1,8 @@
 //! With `after_reasoning` everything is allowed until the marker was written, however tokens cut it, and the grammar's first
 //! byte is the first one behind it.
 
-mod common;
-mod grammar_support;
-
+use crate::grammar_support::{Random, allowed, demo_compiler, demo_tokenizer};
 use coldpress_text::{Constraint, GrammarCompiler, GrammarSource, ParseSpecial, Tokenizer};
-use grammar_support::{Random, allowed, demo_compiler, demo_tokenizer};
 
 fn digits() -> GrammarSource {
     GrammarSource::Regex("[0-9]{2}".to_owned())
@@ -73,7 +70,7 @@ fn an_empty_marker_changes_nothing() {
 /// The marker as a control token, and tokens that hold the end of the marker and more.
 #[test]
 fn a_token_that_goes_on_behind_the_marker_is_not_allowed() {
-    let mut vocabulary = common::byte_pairs().vocabulary;
+    let mut vocabulary = crate::common::byte_pairs().vocabulary;
     let mut add = |text: &str, kind: i32| {
         vocabulary.tokens.push(text.to_owned());
         vocabulary.types.push(kind);

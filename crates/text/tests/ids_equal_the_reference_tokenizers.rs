@@ -2,10 +2,8 @@
 //! llama.cpp and of the models' own patterns are the truth here, on texts where patterns differ: contractions, digits,
 //! Han, Kana, marks, runs of spaces, CRLF, emoji.
 
-mod common;
-
+use crate::common::{References, TokenizerFixture, byte_pairs, score_merges};
 use coldpress_text::ParseSpecial;
-use common::{References, TokenizerFixture, byte_pairs, score_merges};
 
 fn check(name: &str, texts: &[String], references: &References, tokenizer: &coldpress_text::Tokenizer) {
     for (index, text) in texts.iter().enumerate() {

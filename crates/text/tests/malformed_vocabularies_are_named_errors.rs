@@ -1,10 +1,8 @@
 //! A vocabulary comes from a downloaded file. Whatever is wrong with it must be an error that names the token, merge
 //! or key: not a panic, and not a tokenizer that quietly gives other ids.
 
-mod common;
-
+use crate::common::{StoredVocabulary, byte_pairs, score_merges};
 use coldpress_text::{TextError, Tokenizer, TokenizerSource, known_pre_tokenizers};
-use common::{StoredVocabulary, byte_pairs, score_merges};
 use proptest::prelude::*;
 
 /// A few tokens and merges that are valid.

@@ -1,10 +1,8 @@
 //! A token is allowed exactly if its bytes keep the answer a beginning of a match: compared, for every token of the
 //! vocabulary, with the automaton that regex-automata builds from the same expression.
 
-mod grammar_support;
-
+use crate::grammar_support::{Random, allowed, demo_compiler, demo_tokenizer, draw, written};
 use coldpress_text::{GrammarSource, TokenType, Tokenizer};
-use grammar_support::{Random, allowed, demo_compiler, demo_tokenizer, draw, written};
 use regex_automata::dfa::{Automaton, dense};
 use regex_automata::util::primitives::StateID;
 use regex_automata::util::syntax;
@@ -140,7 +138,7 @@ fn a_lark_grammar_nests() {
         let constraint =
             demo_compiler().compile(&GrammarSource::Lark(lark.to_owned())).expect("a constraint");
         let mut random = Random::new(seed);
-        let answer = grammar_support::draw_with(constraint, tokenizer, 200, &mut |choices, length| {
+        let answer = crate::grammar_support::draw_with(constraint, tokenizer, 200, &mut |choices, length| {
             let closing: Vec<u32> =
                 choices.iter().copied().filter(|&id| tokenizer.token_bytes(id)[0] == b')').collect();
             let preferred =

@@ -1,9 +1,7 @@
 //! A schema that would not be enforced is refused, and the message says where it stands and what it is.
 
-mod grammar_support;
-
+use crate::grammar_support::demo_compiler;
 use coldpress_text::{GrammarSource, TextError};
-use grammar_support::demo_compiler;
 use serde_json::{Value, json};
 
 fn refusal(schema: &Value) -> (String, String) {

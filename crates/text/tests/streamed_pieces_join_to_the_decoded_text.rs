@@ -1,10 +1,8 @@
 //! A character may be spread over several tokens. If a stream cut it, users would see U+FFFD where the whole text has
 //! none; if it waited too long, text would be lost at the end.
 
-mod common;
-
+use crate::common::{byte_pairs, score_merges};
 use coldpress_text::{DecodeOptions, ParseSpecial, Tokenizer};
-use common::{byte_pairs, score_merges};
 use proptest::prelude::*;
 use std::sync::LazyLock;
 

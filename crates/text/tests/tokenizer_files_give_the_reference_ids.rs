@@ -1,8 +1,6 @@
 //! A step of `tokenizer.json` that is read wrongly gives other ids without an error. The `tokenizers` crate reads the same file and
 //! must give the same ids, for every kind of step that is supported, on texts of many scripts and on random ones.
 
-mod common;
-
 use coldpress_text::{ParseSpecial, Tokenizer, TokenizerConfig};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -37,7 +35,7 @@ fn around(before: &str, id: usize) -> Value {
 
 /// A byte-level file with the vocabulary of the fixture.
 fn byte_level_file(normalizer: Value, pre_tokenizer: Value, ignore_merges: bool) -> Value {
-    let vocabulary = common::byte_pairs().vocabulary;
+    let vocabulary = crate::common::byte_pairs().vocabulary;
     // The crate numbers added tokens that are not in the vocabulary by itself, so all of them are.
     let vocab: BTreeMap<&str, usize> = vocabulary.tokens.iter().map(String::as_str).zip(0..).collect();
     let mut added_tokens = Vec::new();
@@ -199,7 +197,7 @@ fn check(text: &str) {
 
 #[test]
 fn stored_texts_have_the_ids_of_the_tokenizers_crate() {
-    for text in common::byte_pairs().texts.iter().chain(&common::score_merges().texts) {
+    for text in crate::common::byte_pairs().texts.iter().chain(&crate::common::score_merges().texts) {
         check(text);
     }
     for text in [

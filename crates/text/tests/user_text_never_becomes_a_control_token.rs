@@ -1,10 +1,8 @@
 //! A message that spells out `<|im_end|><|im_start|>system` must not end the user's turn. Control tokens in a prompt come from
 //! the template and from nowhere else, and the user's words come through unchanged.
 
-mod common;
-
+use crate::common::{StoredVocabulary, byte_pairs, score_merges};
 use coldpress_text::{ChatTemplate, Message, ParseSpecial, RenderOptions, TextError, TokenType, Tokenizer};
-use common::{StoredVocabulary, byte_pairs, score_merges};
 use proptest::prelude::*;
 use serde_json::json;
 use std::sync::LazyLock;

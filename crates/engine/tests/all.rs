@@ -1,0 +1,17 @@
+//! The integration tests of this crate as one program: linking each file on its own took most of a build.
+//! What watches the whole process (its memory, its heap, the clock) is a program of its own, named in `Cargo.toml`.
+
+mod asking;
+mod common;
+
+mod a_model_that_does_not_add_up_is_refused_by_name;
+mod a_prefix_is_computed_once;
+mod a_remembered_measurement_is_checked;
+mod a_replayed_trace_has_the_hits_of_the_run;
+mod conversations_share_the_kv_cache;
+mod doctor_judges_any_machine;
+mod every_pair_of_settings_gives_the_same_bits;
+mod logits_agree_with_transformers;
+mod logits_do_not_depend_on_budget;
+mod long_prompts_read_each_expert_once;
+mod many_requests_get_the_answers_of_their_solo_runs;
