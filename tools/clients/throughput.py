@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Decode rate of several streams at once against one alone, on `coldpress serve`.
 
-usage: tools/clients/throughput.py MODEL.gguf [--budget SIZE] [--streams 4] [--tokens 128] [--rounds 5] [--program FILE] [--serve ARGUMENT...]
+usage: tools/clients/throughput.py MODEL.gguf [--budget SIZE] [--streams 4] [--prompts different|alike|same] [--tokens 128] [--rounds 5] [--program FILE] [--serve ARGUMENT...]
 Every round measures each prompt alone and then all at once, in turns, so that a machine that changes its speed changes both. Prompts are
-different real texts, their prefix is known beforehand, end tokens are banned: what is measured is decoding. Needs the standard library only.
+real texts of different kinds, places of one text (alike), or one place that every stream continues by its own drawing (same). Their prefix is
+known beforehand, end tokens are banned: what is measured is decoding. Needs the standard library only.
 Prints one JSON line per round and the medians.
 """
 import argparse
@@ -21,14 +22,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TEXTS = ["prose.txt", "code.txt", "dialogue.txt", "dictionary.txt"]
 
 
-def prompts(count):
-    """Beginnings of different texts; beyond four, later places of them."""
+def prompts(kind, count):
+    """Beginnings of different texts (beyond four, later places of them), places of one text, or one place, each with its seed."""
     found = []
     for number in range(count):
-        with open(os.path.join(HERE, "../texts", TEXTS[number % len(TEXTS)])) as file:
+        with open(os.path.join(HERE, "../texts", TEXTS[number % len(TEXTS) if kind == "different" else 0])) as file:
             text = file.read()
-        at = len(text) // 3 * (number // len(TEXTS))
-        found.append(text[at:at + 400])
+        at = {"different": len(text) // 3 * (number // len(TEXTS)), "alike": (len(text) - 400) // max(count - 1, 1) * number, "same": 0}[kind]
+        found.append((text[at:at + 400], number + 1 if kind == "same" else None))
     return found
 
 
@@ -37,7 +38,9 @@ class Stream(threading.Thread):
 
     def __init__(self, server, prompt, tokens, bias, begin):
         super().__init__(daemon=True)
-        body = {"model": "any", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "logprobs": 0, "logit_bias": bias}
+        text, seed = prompt
+        body = {"model": "any", "prompt": text, "max_tokens": tokens, "stream": True, "logprobs": 0, "logit_bias": bias}
+        body |= {"temperature": 0} if seed is None else {"temperature": 1, "seed": seed}
         self.request = Ask(server, "/v1/completions", body, client=str(id(self)))
         self.begin, self.times, self.text, self.error = begin, [], "", None
 
@@ -87,6 +90,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--budget", default="33%model")
     parser.add_argument("--streams", type=int, default=4)
+    parser.add_argument("--prompts", choices=["different", "alike", "same"], default="different")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--program", default=os.path.join(HERE, "../../target/release/coldpress"))
@@ -97,7 +101,7 @@ def main():
     try:
         server.wait_until_ready()
         print("\n".join(server.notes), file=sys.stderr)
-        bias, chosen = server.never_ending(), prompts(options.streams)
+        bias, chosen = server.never_ending(), prompts(options.prompts, options.streams)
         # Learns the prefixes, and brings in what is used most.
         alone = [measure(server, [prompt], options.tokens, bias)[1][0] for prompt in chosen]
         rounds = []
@@ -117,7 +121,7 @@ def main():
             print(json.dumps(rounds[-1]), flush=True)
         medians = {name: statistics.median(one[name] for one in rounds) for name in rounds[0] if name not in ("round", "same_text")}
         spread = [min(one["times"] for one in rounds), max(one["times"] for one in rounds)]
-        print(json.dumps({"streams": options.streams, "median": medians, "times_least_most": spread, "same_text": all(one["same_text"] for one in rounds)}))
+        print(json.dumps({"streams": options.streams, "prompts": options.prompts, "median": medians, "times_least_most": spread, "same_text": all(one["same_text"] for one in rounds)}))
         sys.exit(0 if all(one["same_text"] for one in rounds) else 1)
     finally:
         server.stop()
