@@ -39,6 +39,18 @@ def content_security_policy(page):
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'")
 
 
+def packed(experts):
+    """A layer as the server packs it: uses and misses of each expert, LEB128 in base64."""
+    out = bytearray()
+    for expert in experts:
+        for value in (expert["uses"], expert["uses"] - expert["hits"]):
+            while value > 127:
+                out.append(value & 127 | 128)
+                value >>= 7
+            out.append(value)
+    return base64.b64encode(out).decode()
+
+
 class Mock:
     """What the server pretends, and what it has seen."""
     def __init__(self, layers=60, experts=512):
@@ -54,7 +66,7 @@ class Mock:
         def expert(layer, number):
             uses = int(self.popular[layer][number] * 40 * (20 + seconds))
             return {"uses": uses, "hits": int(uses * (0.97 if self.resident[layer][number] else 0.25 + 0.3 * layer / self.layers))}
-        layers = [[expert(layer, number) for number in range(self.experts)] for layer in range(self.layers)]
+        layers = [packed(expert(layer, number) for number in range(self.experts)) for layer in range(self.layers)]
         return {"layers": layers, "passes": [{"pass": 1, "rows": 1, "uses": 480, "hits": 401}], "bytes": 8 * self.layers * self.experts}
 
     def running(self, seconds):
@@ -115,7 +127,7 @@ class Mock:
             runtime = {"ledger": {"budget": "6 GiB", "used": 3, "used_for": {"dense": 1}}, "experts": {"hits": "many"},
                        "pressure": {"events": 5, "counts": None}, "memory": 1}
             return {"model": 7, "state": ["ready"], "runtime": runtime,
-                    "running": [None, 3, {"id": "x"}], "telemetry": {"layers": [5, None, [None, {"uses": "a"}]]}, "totals": [], "prefix": "no", "waiting": None}
+                    "running": [None, 3, {"id": "x"}], "telemetry": {"layers": [5, None, "no base64 at all", [None]]}, "totals": [], "prefix": "no", "waiting": None}
         return status
 
 
@@ -146,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/":
             page = PAGE.read_text()
             return self.reply(200, page, "text/html; charset=utf-8", [("Content-Security-Policy", content_security_policy(page))])
-        if self.path != "/v1/status":
+        if self.path not in ("/v1/status", "/v1/status?experts=1"):
             return self.reply(404, "{}")
         mock.status_requests += 1
         if self.refuses():
@@ -155,7 +167,11 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(500, json.dumps({"error": {"message": "the status is broken"}}))
         if mock.status == "html":
             return self.reply(200, "<p>not JSON")
-        self.reply(200, json.dumps(mock.body_of_status()))
+        status = mock.body_of_status()
+        told = status.get("engine", {}).get("detail", status)
+        if "experts=1" not in self.path and isinstance(told.get("telemetry"), dict):
+            told["telemetry"] = {"bytes": 1}
+        self.reply(200, json.dumps(status))
 
     def do_POST(self):
         mock = self.server.mock

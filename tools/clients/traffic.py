@@ -97,6 +97,10 @@ PROTOCOLS = {
 RAW = ("completions", "ollama generate")
 
 
+# How far a request has come, in order.
+PHASES = ("sent", "queue", "prompt", "answer")
+
+
 class Reply:
     """What came of a request.
 
@@ -112,7 +116,7 @@ class Ask:
 
     def __init__(self, server, path, body, client="load", receive_buffer=None, timeout=300):
         self.connection = http.client.HTTPConnection(*server.address, timeout=timeout)
-        self.left, self.response = False, None
+        self.left, self.leave_in, self.resets, self.response = False, None, False, None
         connected = socket.socket(socket.AF_INET6 if ":" in server.address[0] else socket.AF_INET)
         connected.settimeout(timeout)
         if receive_buffer:
@@ -167,6 +171,8 @@ class Ask:
             line = read(self.response)
             if not line:
                 return
+            if self.leave_in and PHASES.index(reply.phase) >= PHASES.index(self.leave_in):
+                return self.leave(self.resets)
             line = line.strip()
             if line.startswith(b":"):
                 word = line[1:].split(b" ")[1:2]
@@ -192,6 +198,13 @@ class Ask:
 def ask(server, name, body, **options):
     """One request by a protocol's name, read to its end."""
     return Ask(server, PROTOCOLS[name].path, body, **options).run(PROTOCOLS[name])
+
+
+def ask_and_leave_in(server, name, body, phase, reset=False, **options):
+    """One streamed request whose client leaves as soon as the server says that it is in `phase`, or past it."""
+    request = Ask(server, PROTOCOLS[name].path, {**body, "stream": True}, **options)
+    request.leave_in, request.resets = phase, reset
+    return request.run(PROTOCOLS[name]), request.left
 
 
 def ask_and_leave(server, name, body, seconds, reset=False, **options):

@@ -113,10 +113,10 @@ pub struct ServeArguments {
     /// Requests that are computed at once
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = parallel)]
     pub parallel: usize,
-    /// Requests that may wait
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    /// Requests that may wait, at least 1
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = places)]
     pub queue: usize,
-    /// Tokens of keys and values for all requests and reused beginnings together [default: --ctx]
+    /// Tokens of keys and values for all requests and reused beginnings together, at least --ctx [default: --ctx]
     #[arg(long, value_name = "N")]
     pub kv_tokens: Option<u32>,
     /// Folder that keeps keys and values, so that conversations go on after a restart
@@ -126,8 +126,20 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SIZE", default_value = "16GiB", value_parser = memory, requires = "kv_dir")]
     pub kv_dir_size: Bytes,
     /// Memory of requests that wait or are computed, beside keys and values
-    #[arg(long, value_name = "SIZE", default_value = "96MiB", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", default_value = "96MiB", value_parser = request_memory)]
     pub request_memory: Bytes,
+}
+
+/// A request passes the queue even when nobody waits.
+fn places(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&count| count > 0).ok_or_else(|| format!("{text} is not a number from 1 on"))
+}
+
+/// Less than this holds no request of a usual client, and everything would be refused.
+fn request_memory(text: &str) -> Result<Bytes, String> {
+    const LEAST: Bytes = Bytes(1 << 20);
+    let bytes = memory(text)?;
+    if bytes < LEAST { Err(format!("{text} holds no request: at least {LEAST}")) } else { Ok(bytes) }
 }
 
 fn parallel(text: &str) -> Result<usize, String> {

@@ -52,15 +52,32 @@ fn settings(arguments: &ServeArguments, environment: &Environment) -> Result<Ser
             Usage(anyhow::anyhow!("--host takes an address such as 127.0.0.1, ::1 or 0.0.0.0, not {host:?}"))
         })?,
     };
+    // A variable that a script failed to fill must not leave the server open.
+    if arguments.api_key.as_deref() == Some("") {
+        return Err(Usage(anyhow::anyhow!("--api-key is empty: give a key, or leave the option away")).into());
+    }
+    if arguments.alias.as_deref().is_some_and(|name| name.trim().is_empty()) {
+        return Err(Usage(anyhow::anyhow!("--alias is empty: give the model a name")).into());
+    }
+    if let Some(wrong) = arguments.cors.iter().find(|origin| !is_origin(origin)) {
+        let wanted = "scheme and host without a path, such as https://chat.example, or *";
+        return Err(Usage(anyhow::anyhow!("--cors takes an origin, {wanted}; not {wrong:?}")).into());
+    }
     let api_key = arguments.api_key.clone().or_else(|| environment.api_key.clone());
     Ok(ServerSettings {
         host,
         port: arguments.port,
-        api_key: api_key.filter(|key| !key.is_empty()),
+        api_key,
         cors_origins: arguments.cors.clone(),
         allowed_hosts: arguments.allowed_host.clone(),
         ..ServerSettings::default()
     })
+}
+
+/// Whether browsers could send this as `Origin`.
+fn is_origin(text: &str) -> bool {
+    let host = text.split_once("://").map(|(scheme, host)| (!scheme.is_empty()).then_some(host));
+    text == "*" || text == "null" || host.flatten().is_some_and(|host| !host.is_empty() && !host.contains('/'))
 }
 
 fn answer_until_asked_to_stop(
@@ -91,13 +108,24 @@ fn answer_until_asked_to_stop(
         probed.time.as_secs_f64(),
         probed.anon
     ));
+    let client = service.client();
+    let mut failure = None;
     while !interrupt::asked() {
         std::thread::sleep(SIGNAL_LOOK);
+        if failure.is_none() {
+            failure = client.failure().map(str::to_owned);
+            if let Some(reason) = &failure {
+                output::line(&format!("failed: {reason}; nothing is answered any more, restart the server"));
+            }
+        }
     }
     output::line("stopping");
     drop(published);
     service.stop();
-    Ok(Ended::Done)
+    match failure {
+        Some(reason) => anyhow::bail!("the engine failed: {reason}"),
+        None => Ok(Ended::Done),
+    }
 }
 
 fn serving(arguments: &ServeArguments) -> Serving {

@@ -79,6 +79,12 @@ pub enum EngineError {
     /// An option has a value outside its range or does not go with another one.
     #[error("{0}")]
     BadOption(String),
+    /// The thread that answers requests ended by a defect of the program; nothing further will be answered.
+    #[error("the engine failed and answers nothing any more ({reason}): restart it; this is a defect and should be reported")]
+    Defect {
+        /// What the thread said last.
+        reason: String,
+    },
     /// The caller's observer asked to stop.
     #[error("stopped on request")]
     Cancelled,

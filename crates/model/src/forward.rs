@@ -47,6 +47,13 @@ pub trait ForwardObserver {
     /// Called after each layer; `false` stops the pass with [`ModelError::Cancelled`].
     fn layer_done(&mut self, layer: usize, layers: usize) -> bool;
 
+    /// Called after each layer for every segment that still has rows in the pass. `true` takes them out: nothing more is
+    /// computed for them, the other rows go on with the same bits, and `sequence` may have been emptied. When no row is left
+    /// the pass ends with [`ModelError::Cancelled`]. By default everybody stays.
+    fn leaves(&mut self, _segment: usize, _pool: &mut KvPool, _sequence: &mut Sequence) -> bool {
+        false
+    }
+
     /// Logits of one position (`row` counts the segment's tokens). The slice may be changed freely.
     fn logits(&mut self, segment: usize, row: usize, logits: &mut [f32]);
 }
@@ -107,7 +114,7 @@ impl Model {
     ///
     /// # Errors
     /// A token outside the vocabulary, a full context, a failed expert read, a stop asked for by the observer, values
-    /// that are not finite. After an error no sequence has changed its length.
+    /// that are not finite. After an error no sequence has changed its length, except those that the observer let leave.
     ///
     /// # Panics
     /// More rows than the scratch was made for; a sequence that was not extended by its tokens.
@@ -117,7 +124,7 @@ impl Model {
         segments: &mut [Segment<'_>],
         observer: &mut dyn ForwardObserver,
     ) -> Result<(), ModelError> {
-        let rows: usize = segments.iter().map(|segment| segment.tokens.len()).sum();
+        let mut rows: usize = segments.iter().map(|segment| segment.tokens.len()).sum();
         assert!(
             rows <= engine.scratch.shape.rows,
             "{rows} rows in a scratch of {}",
@@ -135,6 +142,11 @@ impl Model {
             if !observer.layer_done(layer, layers) {
                 return Err(ModelError::Cancelled);
             }
+            let staying = self.let_leave(engine, segments, observer);
+            if staying == 0 && rows > 0 {
+                return Err(ModelError::Cancelled);
+            }
+            rows = staying;
         }
         self.head(engine, segments, observer)?;
         for segment in segments {
@@ -167,6 +179,39 @@ impl Model {
             engine.clock.at_layer(None);
         }
         Ok(())
+    }
+
+    /// Takes the rows of segments that leave out of the pass; returns how many rows stay. What a row carries from one layer to
+    /// the next is its residual stream and the angles of its position.
+    fn let_leave(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        segments: &mut [Segment<'_>],
+        observer: &mut dyn ForwardObserver,
+    ) -> usize {
+        let (hidden, half) = (self.spec.hidden, self.inverse_frequencies.len());
+        let (mut first, mut staying) = (0, 0);
+        for (index, segment) in segments.iter_mut().enumerate() {
+            let rows = first..first + segment.tokens.len();
+            first = rows.end;
+            if rows.is_empty() {
+                continue;
+            }
+            if observer.leaves(index, engine.pool, segment.sequence) {
+                segment.tokens = &[];
+                segment.logits = LogitsWanted::None;
+                continue;
+            }
+            if staying < rows.start {
+                let Scratch { residual, cosines, sines, .. } = &mut *engine.scratch;
+                for (buffer, width) in [(residual, hidden), (cosines, half), (sines, half)] {
+                    let values = buffer.as_mut_slice_of::<f32>();
+                    values.copy_within(rows.start * width..rows.end * width, staying * width);
+                }
+            }
+            staying += rows.len();
+        }
+        staying
     }
 
     /// Lets the store know whether more blocks of this layer follow.

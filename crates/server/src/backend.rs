@@ -77,8 +77,23 @@ pub trait Backend: Send + Sync + 'static {
     /// The model, in figures.
     fn model(&self) -> &ModelDescription;
 
+    /// Why nothing is answered any more, if the engine has failed.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
     /// State of queue, memory and experts now.
     fn status(&self) -> BackendStatus;
+
+    /// Uses and hits of every expert, as `telemetry` of `/v1/status` shows them on request; `None` where they are not counted.
+    fn experts(&self) -> Option<Value> {
+        None
+    }
+
+    /// Number of tokens of the vocabulary; `None` if that is not known.
+    fn vocabulary(&self) -> Option<usize> {
+        None
+    }
 
     /// Remembers the reasoning that led to an answer with this content and these calls.
     fn learn_reasoning(&self, content: &str, calls: &str, reasoning: &str) {
@@ -309,8 +324,8 @@ pub enum SubmitError {
         /// Tokens of the context.
         context: usize,
     },
-    /// The KV cache of this request can never fit.
-    #[error("the request needs {needed} bytes of KV cache and the budget leaves {pool}")]
+    /// The request is larger than all memory that is set aside for requests.
+    #[error("the request takes {needed} bytes of memory and {pool} are set aside for requests")]
     NoRoom {
         /// Bytes that it needs.
         needed: u64,
@@ -333,6 +348,9 @@ pub enum SubmitError {
     /// The engine ends.
     #[error("the engine is shutting down")]
     Stopped,
+    /// The engine ended by a defect.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// What can go wrong, by what the client can do.
@@ -364,6 +382,9 @@ pub enum BackendError {
     /// The engine ends.
     #[error("the engine is shutting down")]
     Stopped,
+    /// The engine ended by a defect.
+    #[error("{0}")]
+    Failed(String),
     /// Anything else.
     #[error("{0}")]
     Internal(String),

@@ -62,6 +62,8 @@ pub enum ErrorKind {
     OutOfBudget,
     /// The model is not there yet, or no longer.
     Unavailable,
+    /// The engine has failed and answers nothing until it is restarted.
+    EngineFailed,
     /// Our fault.
     Internal,
 }
@@ -102,6 +104,9 @@ impl ErrorKind {
             ),
             Self::Unavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("not_ready"), "overloaded_error")
+            }
+            Self::EngineFailed => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "engine_failed", Some("engine_failed"), "engine_failed")
             }
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, "api_error"),
         }
@@ -174,8 +179,10 @@ impl ApiError {
         if self.kind == ErrorKind::Unauthorised {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        // Clients of the OpenAI package retry on 5xx unless they are told not to; memory does not come back by asking.
-        if self.kind == ErrorKind::OutOfBudget && self.retry_after_s.is_none() {
+        // Clients of the OpenAI package retry on 5xx unless they are told not to; neither memory nor a failed engine comes
+        // back by asking.
+        let lasts = matches!(self.kind, ErrorKind::OutOfBudget | ErrorKind::EngineFailed);
+        if lasts && self.retry_after_s.is_none() {
             response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
         }
         response
@@ -195,7 +202,7 @@ impl From<SubmitError> for ApiError {
                 status: Some(StatusCode::BAD_REQUEST),
                 ..Self::new(
                     ErrorKind::OutOfBudget,
-                    format!("{message}: ask for fewer tokens or serve with a larger budget"),
+                    format!("{message}: shorten it, ask for fewer tokens, or serve with more --request-memory"),
                 )
             },
             SubmitError::NoRoomNow { .. } => {
@@ -203,6 +210,7 @@ impl From<SubmitError> for ApiError {
             }
             SubmitError::BadOption(message) => Self::new(ErrorKind::Invalid, without_paths(&message)),
             SubmitError::Stopped => Self::new(ErrorKind::Unavailable, message),
+            SubmitError::Failed(message) => Self::new(ErrorKind::EngineFailed, without_paths(&message)),
         }
     }
 }
@@ -221,6 +229,7 @@ impl From<BackendError> for ApiError {
             BackendError::BadOption(message) => Self::new(ErrorKind::Invalid, without_paths(&message)),
             BackendError::OutOfBudget(message) => Self::new(ErrorKind::OutOfBudget, without_paths(&message)),
             BackendError::Stopped => Self::new(ErrorKind::Unavailable, "the engine is shutting down"),
+            BackendError::Failed(message) => Self::new(ErrorKind::EngineFailed, without_paths(&message)),
             BackendError::Internal(message) => Self::new(ErrorKind::Internal, without_paths(&message)),
         }
     }

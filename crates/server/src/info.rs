@@ -27,11 +27,11 @@ pub async fn health(state: Arc<ServerState>, _request: Request<Body>) -> Result<
     Ok(reply::json(status, &value))
 }
 
-/// The state of server and engine.
+/// The state of server and engine. With `?experts=1` also uses and hits of every expert.
 ///
 /// # Errors
 /// None: while there is no model, its part is null.
-pub async fn status(state: Arc<ServerState>, _request: Request<Body>) -> Result<Response<Body>, ApiError> {
+pub async fn status(state: Arc<ServerState>, request: Request<Body>) -> Result<Response<Body>, ApiError> {
     let counters = &state.counters;
     let mut value = json!({
         "health": state.health().name(),
@@ -48,6 +48,9 @@ pub async fn status(state: Arc<ServerState>, _request: Request<Body>) -> Result<
         },
         "model": null, "context": null, "engine": null
     });
+    if let Health::Failed(reason) = state.health() {
+        value["reason"] = reason.into();
+    }
     if let Ok(backend) = state.backend() {
         let model = backend.model();
         value["model"] = json!({
@@ -57,6 +60,10 @@ pub async fn status(state: Arc<ServerState>, _request: Request<Body>) -> Result<
         });
         value["context"] = backend.context().into();
         value["engine"] = serde_json::to_value(backend.status()).unwrap_or_default();
+        let asked = request.uri().query().unwrap_or_default().split('&').any(|part| part == "experts=1");
+        if let (true, Some(experts)) = (asked, backend.experts()) {
+            value["engine"]["detail"]["telemetry"] = experts;
+        }
     }
     Ok(reply::json(StatusCode::OK, &value))
 }
@@ -121,6 +128,11 @@ pub async fn detokenize(state: Arc<ServerState>, request: Request<Body>) -> Resu
         let ids: Option<Vec<u32>> =
             tokens.iter().map(|value| whole(value).and_then(|id| u32::try_from(id).ok())).collect();
         let ids = ids.ok_or_else(|| fields.error("tokens", "must be a list of token ids"))?;
+        if let Some(vocabulary) = call.backend.vocabulary()
+            && let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary)
+        {
+            return Err(fields.error("tokens", &format!("holds {id}, outside the vocabulary of {vocabulary}")));
+        }
         let ignored = fields.finish()?;
         let text = call.backend.decode(&ids);
         Ok((json!({ "content": text, "prompt": text }), ignored))

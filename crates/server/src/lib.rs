@@ -13,6 +13,7 @@ mod errors;
 mod fields;
 mod format;
 mod guard;
+mod heat;
 mod info;
 mod limits;
 mod metrics;

@@ -201,6 +201,12 @@ fn operation(&(_, path, summary, body, types, schema): &Described) -> Value {
         operation["parameters"] =
             json!([{ "name": "id", "in": "path", "required": true, "schema": { "type": "string" } }]);
     }
+    if path == "/v1/status" {
+        let schema = json!({ "type": "string", "enum": ["0", "1"] });
+        let about = "1: uses and hits of every expert in engine.detail.telemetry, packed as docs/server.md says";
+        operation["parameters"] =
+            json!([{ "name": "experts", "in": "query", "description": about, "schema": schema }]);
+    }
     operation
 }
 

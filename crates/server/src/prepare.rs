@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::header::CONTENT_ENCODING;
+use axum::http::{Request, StatusCode};
 use coldpress::{Message, Sampling};
 use serde_json::{Map, Value};
 
@@ -53,6 +54,16 @@ impl Call {
             (None, Some(peer)) => peer.0.ip().to_string(),
             (None, None) => String::new(),
         };
+        let encoding = request.headers().get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or_default());
+        if let Some(encoding) = encoding.filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+            return Err(ApiError {
+                status: Some(StatusCode::UNSUPPORTED_MEDIA_TYPE),
+                ..ApiError::new(
+                    ErrorKind::Invalid,
+                    format!("content-encoding {encoding:?} is not supported: send the body as it is"),
+                )
+            });
+        }
         let body = read_body(request.into_body(), &*backend, &state.body_bytes, &state.settings).await?;
         Ok((Self { state, backend, client }, body))
     }

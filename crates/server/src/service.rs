@@ -5,11 +5,13 @@
 use coldpress::service::{self, ServiceClient};
 use coldpress::text::{self, DecodeOptions};
 use coldpress::{Bytes, EngineError, Message};
+use serde_json::{Value, json};
 
 use crate::backend::{
     AnswerEvent, AnswerParser, Backend, BackendError, BackendStatus, ChatOptions, Constraint, Event,
     Finished, GrammarSource, Held, ModelDescription, ParserOptions, Request, Sink, SubmitError, Ticket,
 };
+use crate::heat::packed;
 use crate::tools::call_identifier;
 
 /// Tokens at the end of a prompt in which a mark of reasoning is looked for; the longest mark known takes eight.
@@ -63,6 +65,7 @@ impl ServiceBackend {
             }
             service::SubmitError::BadOption(message) => SubmitError::BadOption(message),
             service::SubmitError::Stopped => SubmitError::Stopped,
+            error @ service::SubmitError::Failed { .. } => SubmitError::Failed(error.to_string()),
         }
     }
 }
@@ -110,6 +113,7 @@ fn backend_error(error: &EngineError) -> BackendError {
             BackendError::OutOfBudget(message)
         }
         EngineError::Cancelled => BackendError::Stopped,
+        EngineError::Defect { .. } => BackendError::Failed(message),
         _ => BackendError::Internal(message),
     }
 }
@@ -274,9 +278,30 @@ impl Backend for ServiceBackend {
         &self.model
     }
 
+    fn failure(&self) -> Option<String> {
+        self.client.failure().map(str::to_owned)
+    }
+
+    fn experts(&self) -> Option<Value> {
+        let telemetry = self.client.status().telemetry?;
+        let layers = telemetry.layers.iter();
+        let layers = layers.map(|layer| layer.iter().map(|expert| (expert.uses, expert.hits)));
+        Some(json!({ "layers": packed(layers), "passes": telemetry.passes, "bytes": telemetry.bytes }))
+    }
+
+    fn vocabulary(&self) -> Option<usize> {
+        Some(self.client.encoder().tokenizer().vocab_size())
+    }
+
     fn status(&self) -> BackendStatus {
-        let status = self.client.status();
+        let mut status = self.client.status();
+        // What grows with the number of experts is sent on request only.
+        let telemetry = status.telemetry.take();
         let (ledger, experts) = (&status.runtime.ledger, status.runtime.experts.as_ref());
+        let mut detail = serde_json::to_value(&status).unwrap_or_default();
+        if let Some(telemetry) = telemetry {
+            detail["telemetry"] = json!({ "bytes": telemetry.bytes });
+        }
         BackendStatus {
             running: status.running.len(),
             waiting: status.waiting,
@@ -291,7 +316,7 @@ impl Backend for ServiceBackend {
             expert_hits: experts.map_or(0, |experts| experts.hits),
             expert_misses: experts.map_or(0, |experts| experts.misses),
             bytes_read: experts.map_or(0, |experts| experts.bytes_read.0),
-            detail: serde_json::to_value(&status).unwrap_or_default(),
+            detail,
         }
     }
 

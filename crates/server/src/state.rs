@@ -134,9 +134,14 @@ impl ServerState {
         self.set_health(Health::Ready);
     }
 
-    /// How far the model is.
+    /// How far the model is, or why it answers no more.
     pub fn health(&self) -> Health {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let told = self.health.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let failure = self.backend.get().and_then(|backend| backend.failure());
+        match (told, failure) {
+            (Health::Ready, Some(reason)) => Health::Failed(without_paths(&reason)),
+            (told, _) => told,
+        }
     }
 
     /// The model.
@@ -155,6 +160,10 @@ impl ServerState {
             }
             Health::Loading => Err(unavailable("the model is loading".to_owned(), Some(2))),
             Health::Probing => Err(unavailable("the model computes its first token".to_owned(), Some(1))),
+            Health::Failed(reason) if self.backend.get().is_some() => Err(ApiError::new(
+                ErrorKind::EngineFailed,
+                format!("the engine failed and answers nothing any more ({reason}): restart it"),
+            )),
             Health::Failed(reason) => Err(unavailable(format!("the model failed: {reason}"), None)),
         }
     }

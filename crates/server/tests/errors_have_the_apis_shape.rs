@@ -149,3 +149,18 @@ fn until_the_model_is_there_everybody_is_told_how_far_it_is() {
     assert_eq!(server.get("/health").expect(200), json!({ "status": "ready" }));
     server.post("/v1/chat/completions", &json!({ "messages": hello() })).expect(200);
 }
+
+/// What went wrong: a packed body was read as if it were text, and its client was told about column 1 of bad JSON.
+#[test]
+fn a_packed_body_is_refused_by_the_name_of_its_packing() {
+    let server = Running::saying(&["a"]);
+    for (path, body) in requests("a") {
+        let body = body.to_string();
+        let packed = |encoding: &str| {
+            server.connect().request("POST", path, &[("Content-Encoding", encoding)], body.as_bytes())
+        };
+        let refused = packed("gzip");
+        assert!(message(path, &refused.expect(415)).contains("gzip"), "{path}");
+        packed("identity").expect(200);
+    }
+}

@@ -163,3 +163,43 @@ fn a_schema_that_cannot_be_enforced_is_refused_with_its_place() {
     server.post("/v1/chat/completions", &body).expect(200);
     assert!(server.model.last_seen().constrained);
 }
+
+/// What went wrong elsewhere: a call that must be made has a grammar of its own, so a format beside it was forgotten.
+#[test]
+fn a_format_beside_tools_is_refused_and_not_forgotten() {
+    let server = Running::saying(&["a"]);
+    let schema = json!({ "type": "object" });
+    let function = json!([{ "type": "function", "function": { "name": "f", "parameters": schema } }]);
+    let named = json!({ "type": "function", "function": { "name": "f" } });
+    let chat = |choice: &Value| {
+        json!({ "messages": hello(), "tools": function, "tool_choice": choice,
+                "response_format": { "type": "json_schema", "json_schema": { "name": "r", "schema": schema } } })
+    };
+    let mut cases: Vec<(&str, Value, &str)> = [json!("required"), named, json!("auto")]
+        .iter()
+        .map(|choice| ("/v1/chat/completions", chat(choice), "response_format"))
+        .collect();
+    cases.push((
+        "/v1/responses",
+        json!({ "input": "a", "tools": [{ "type": "function", "name": "f", "parameters": schema }], "tool_choice": "required",
+                "text": { "format": { "type": "json_schema", "name": "r", "schema": schema } } }),
+        "text.format",
+    ));
+    cases.push((
+        "/v1/messages",
+        json!({ "messages": hello(), "max_tokens": 5, "tools": [{ "name": "f", "input_schema": schema }],
+                "tool_choice": { "type": "any" }, "output_config": { "format": { "type": "json_schema", "schema": schema } } }),
+        "output_config.format",
+    ));
+    cases.push((
+        "/api/chat",
+        json!({ "model": "script", "messages": hello(), "tools": function, "format": "json" }),
+        "format",
+    ));
+    for (path, body, field) in cases {
+        let refused = server.post(path, &body);
+        assert_eq!(refused.status, 400, "{path} {body}");
+        let message = message(&refused.json());
+        assert!(message.starts_with(&format!("{field} cannot be enforced together with tools")), "{path}: {message}");
+    }
+}

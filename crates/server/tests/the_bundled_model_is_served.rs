@@ -24,7 +24,8 @@ impl Served {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo.gguf");
         let configuration = LoadConfiguration::default()
             .budget("256MiB".parse().expect("a size"))
-            .serving(Serving { parallel: 2, ..Serving::default() });
+            .serving(Serving { parallel: 2, ..Serving::default() })
+            .route_telemetry(true);
         let runtime = Runtime::load(&model, &configuration, &mut Silent).expect("the bundled model loads");
         let service = Service::start(runtime).expect("a service");
         let server = Server::bind(settings()).expect("a port");
@@ -114,4 +115,66 @@ fn tokens_and_the_context_are_told() {
     assert!(text.as_str().expect("a text").ends_with("The old house"), "{text}");
     let refusal = served.post("/v1/completions", &json!({ "prompt": "word ".repeat(100_000) })).expect(400);
     assert_eq!(refusal["error"]["code"], "context_length_exceeded", "{refusal}");
+}
+
+/// A defect that ends the engine's thread: what went wrong is that `/health` stayed ready and requests waited for ever.
+#[test]
+fn an_engine_that_failed_is_told_by_health_and_by_every_request() {
+    let server = Served::new();
+    let client = server.service.as_ref().expect("a service").client();
+    let health = || Socket::connect(server.address).request("GET", "/health", &[], b"");
+    assert_eq!(health().status, 200);
+    let sink = Box::new(|event| {
+        if matches!(event, coldpress::service::Event::Started { .. }) {
+            panic!("a defect in /srv/secret/place");
+        }
+    });
+    let _ticket = client.submit(coldpress::service::Request::new(vec![5, 6, 7], 5), sink).expect("is taken");
+    eventually("the failure", || client.failure().is_some());
+    let told = health();
+    assert_eq!((told.status, &told.json()["status"]), (503, &json!("failed")));
+    let reason = told.json()["reason"].as_str().expect("a reason").to_owned();
+    assert!(reason.contains("a defect") && !reason.contains("secret/"), "{reason}");
+    for (path, body) in [
+        ("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": "Hi" }], "stream": true })),
+        ("/v1/completions", json!({ "prompt": "Hi" })),
+    ] {
+        let refused = server.post(path, &body);
+        assert_eq!((refused.status, &refused.json()["error"]["type"]), (500, &json!("engine_failed")), "{path}");
+        assert!(refused.text().contains("restart"), "{}", refused.text());
+    }
+}
+
+/// What went wrong: a bias for a token that the model does not have, and ids without a text, were taken and forgotten.
+#[test]
+fn tokens_that_the_model_does_not_have_are_refused() {
+    let server = Served::new();
+    let hello = json!([{ "role": "user", "content": "Hi" }]);
+    let bias = json!({ "messages": hello, "max_tokens": 1, "logit_bias": { "99999999": 1 } });
+    let refused = server.post("/v1/chat/completions", &bias);
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains("logit_bias names token 99999999"), "{}", refused.text());
+    let refused = server.post("/detokenize", &json!({ "tokens": [5, 99_999_999] }));
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains("99999999, outside the vocabulary of 8192"), "{}", refused.text());
+}
+
+/// What went wrong: the counts of all experts were in every status, half a megabyte for a model of 60 layers with 512 experts.
+#[test]
+fn counts_of_experts_come_on_request_only() {
+    let server = Served::new();
+    server.post("/v1/completions", &json!({ "prompt": "Hi", "max_tokens": 3 })).expect(200);
+    let status = |query: &str| {
+        let path = format!("/v1/status{query}");
+        let told = Socket::connect(server.address).request("GET", &path, &[], b"").expect(200);
+        told["engine"]["detail"]["telemetry"].clone()
+    };
+    let counted = || status("?experts=1")["layers"].as_array().map(Vec::len);
+    eventually("counts", || counted().is_some_and(|layers| layers > 0));
+    for query in ["", "?experts=0", "?other=1"] {
+        assert_eq!(status(query).get("layers"), None, "{query}");
+        assert!(status(query)["bytes"].as_u64() > Some(0), "{query}");
+    }
+    let layers = status("?experts=1")["layers"].clone();
+    assert!(layers.as_array().expect("layers").iter().all(|layer| layer.as_str().is_some_and(|text| text.len() > 40)));
 }

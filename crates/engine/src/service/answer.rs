@@ -1,5 +1,6 @@
 //! One request while it is computed: its tokens, its pages, how its next token is chosen, and what it has been told.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -55,9 +56,11 @@ impl Chooser {
     }
 }
 
-/// Tells a request what happens to it.
+/// Tells a request what happens to it. Dropped before its end was told, it tells that the engine failed: whoever waits
+/// for an answer must not wait for ever.
 pub(super) struct Told {
     sink: Sink,
+    ended: bool,
     prompt_tokens: usize,
     started: bool,
     /// Tokens of the prompt that were reported as done.
@@ -66,6 +69,7 @@ pub(super) struct Told {
 
 impl Told {
     pub fn tell(&mut self, event: Event) {
+        self.ended |= matches!(event, Event::Finished(_) | Event::Failed(_));
         (self.sink)(event);
     }
 
@@ -87,6 +91,20 @@ impl Told {
         }
         news
     }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if !self.ended {
+            tell_defect(&mut self.sink, "its thread ended in the middle of the answer");
+        }
+    }
+}
+
+/// Tells a request that a defect has ended the service. The sink may be what is defective: its panic goes no further.
+pub(super) fn tell_defect(sink: &mut Sink, reason: &str) {
+    let error = Arc::new(EngineError::Defect { reason: reason.to_owned() });
+    let _ = catch_unwind(AssertUnwindSafe(|| sink(Event::Failed(error))));
 }
 
 /// See the module header.
@@ -135,7 +153,7 @@ impl<'t> Answer<'t> {
             Chooser { sampler, constraint: request.constraint, logprobs: request.logprobs, chosen: None };
         Self {
             id,
-            told: Told { sink, prompt_tokens, started: false, prefilled: 0 },
+            told: Told { sink, ended: false, prompt_tokens, started: false, prefilled: 0 },
             cancelled,
             paused: false,
             _held: held,

@@ -5,7 +5,8 @@
 //! from the computed one in the middle of the history and everything after that is computed again. So the service remembers
 //! the latest answers: the ids of each stretch of text between control tokens where they are not what the tokenizer would
 //! give, and the reasoning that belonged to an answer. The template still decides whether reasoning is shown; ids replace
-//! only the very same text. Bounded: the oldest are forgotten.
+//! only the very same text. Bounded: the oldest are forgotten. Where snapshots are kept, this is kept beside them: keys and
+//! values of an answer are found after a restart only by those who know its ids.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -25,6 +26,8 @@ pub(crate) struct AnswerMemory {
     /// Oldest first.
     order: VecDeque<Key>,
     bytes: usize,
+    /// Whether something was learnt since [`AnswerMemory::changes`].
+    changed: bool,
 }
 
 enum Entry {
@@ -56,6 +59,7 @@ fn key(kind: &str, parts: &[&str]) -> Key {
 
 impl AnswerMemory {
     fn put(&mut self, key: Key, entry: Entry) {
+        self.changed = true;
         self.bytes += entry.bytes();
         match self.entries.insert(key, entry) {
             Some(before) => self.bytes -= before.bytes(),
@@ -110,6 +114,75 @@ impl AnswerMemory {
     }
 }
 
+const MAGIC: [u8; 8] = *b"cpanswer";
+const VERSION: u32 = 1;
+/// Magic, version, checksum of what follows.
+const HEADER_BYTES: usize = 16;
+const IDS: u8 = 0;
+const REASONING: u8 = 1;
+
+/// Takes the first `count` bytes off `rest`.
+fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (taken, left) = rest.split_at_checked(count)?;
+    *rest = left;
+    Some(taken)
+}
+
+fn number(four: &[u8]) -> u32 {
+    u32::from_le_bytes([four[0], four[1], four[2], four[3]])
+}
+
+impl AnswerMemory {
+    /// Everything remembered as bytes for a file, if something was learnt since the last call.
+    pub fn changes(&mut self) -> Option<Vec<u8>> {
+        if !std::mem::take(&mut self.changed) {
+            return None;
+        }
+        let mut bytes = vec![0; HEADER_BYTES];
+        for (key, entry) in self.order.iter().filter_map(|key| Some((key, self.entries.get(key)?))) {
+            let (kind, content) = match entry {
+                Entry::Ids(ids) => (IDS, ids.iter().flat_map(|id| id.to_le_bytes()).collect()),
+                Entry::Reasoning(text) => (REASONING, text.as_bytes().to_vec()),
+            };
+            bytes.extend_from_slice(key);
+            bytes.push(kind);
+            bytes.extend_from_slice(&(content.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(&content);
+        }
+        let checksum = crc32c::crc32c(&bytes[HEADER_BYTES..]);
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+        Some(bytes)
+    }
+
+    /// What [`AnswerMemory::changes`] gave; `None` for anything else.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut rest = bytes;
+        let header = take(&mut rest, HEADER_BYTES)?;
+        let right = header[..8] == MAGIC && number(&header[8..12]) == VERSION;
+        if !right || number(&header[12..16]) != crc32c::crc32c(rest) {
+            return None;
+        }
+        let mut memory = Self::default();
+        while !rest.is_empty() {
+            let mut key = Key::default();
+            key.copy_from_slice(take(&mut rest, size_of::<Key>())?);
+            let kind = take(&mut rest, 1)?[0];
+            let length = number(take(&mut rest, 4)?) as usize;
+            let content = take(&mut rest, length)?;
+            let entry = match kind {
+                IDS => Entry::Ids(content.chunks_exact(4).map(number).collect()),
+                REASONING => Entry::Reasoning(String::from_utf8(content.to_vec()).ok()?),
+                _ => return None,
+            };
+            memory.put(key, entry);
+        }
+        memory.changed = false;
+        Some(memory)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,5 +209,25 @@ mod tests {
         assert_eq!(memory.reasoning("a", ""), None);
         assert!(memory.reasoning("e", "").is_some());
         assert_eq!(memory.entries.len(), memory.order.len());
+    }
+
+    #[test]
+    fn it_comes_back_from_a_file_and_a_damaged_file_is_none() {
+        let mut memory = AnswerMemory::default();
+        assert_eq!(memory.changes(), None);
+        memory.learn_reasoning("Four.", "", "Two and two.");
+        memory.put(key("ids", &["four"]), Entry::Ids(vec![7, 70_000]));
+        let bytes = memory.changes().expect("something was learnt");
+        assert_eq!(memory.changes(), None, "it was asked before");
+        let mut back = AnswerMemory::from_bytes(&bytes).expect("as it was written");
+        assert_eq!(back.reasoning("Four.", ""), Some("Two and two."));
+        assert_eq!(back.ids("four"), Some(&[7, 70_000][..]));
+        assert_eq!((back.bytes, back.order.len(), back.changes()), (memory.bytes, 2, None));
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert!(AnswerMemory::from_bytes(&damaged).is_none(), "byte {at}");
+            assert!(AnswerMemory::from_bytes(&bytes[..at]).is_none(), "{at} bytes");
+        }
     }
 }

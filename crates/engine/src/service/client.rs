@@ -165,6 +165,8 @@ pub(super) struct Shared {
     pub queue: Mutex<FairQueue<Waiting>>,
     pub bell: Bell,
     pub stop: AtomicBool,
+    /// Why the thread that answers ended, if it did not end because it was asked to.
+    pub failure: OnceLock<String>,
     pub figures: Mutex<Figures>,
     pub handle: RuntimeHandle,
     pub encoder: PromptEncoder,
@@ -227,6 +229,9 @@ impl ServiceClient {
         let client = request.client.clone();
         let mut queue = lock(&shared.queue);
         // Under the lock: afterwards nobody looks into the queue again.
+        if let Some(reason) = shared.failure.get() {
+            return Err(SubmitError::Failed { reason: reason.clone() });
+        }
         if shared.stop.load(Ordering::Relaxed) {
             return Err(SubmitError::Stopped);
         }
@@ -260,6 +265,11 @@ impl ServiceClient {
                 "token {id} is outside the vocabulary of {vocabulary}"
             )));
         }
+        if let Some((id, _)) = request.logit_bias.iter().find(|&&(id, _)| id as usize >= vocabulary) {
+            return Err(SubmitError::BadOption(format!(
+                "logit_bias names token {id}, which is outside the vocabulary of {vocabulary}"
+            )));
+        }
         request.sampling.validate().map_err(SubmitError::BadOption)
     }
 
@@ -269,6 +279,11 @@ impl ServiceClient {
     /// So much is not left.
     pub fn hold(&self, bytes: Bytes) -> Result<Held, SubmitError> {
         self.shared.pot.take(bytes)
+    }
+
+    /// Why the service answers nothing any more, if a defect of the program has ended it.
+    pub fn failure(&self) -> Option<&str> {
+        self.shared.failure.get().map(String::as_str)
     }
 
     /// Makes prompts.
@@ -289,6 +304,8 @@ impl ServiceClient {
     /// Remembers the reasoning that led to an answer: clients leave it away when they send the answer back.
     pub fn learn_reasoning(&self, content: &str, tool_calls: &str, reasoning: &str) {
         lock(&self.shared.answers).learn_reasoning(content, tool_calls, reasoning);
+        // The service may rest already: it writes what was learnt beside its snapshots.
+        self.shared.bell.ring();
     }
 
     /// The reasoning that led to an answer with this content and these tool calls, if it is remembered.

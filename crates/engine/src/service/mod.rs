@@ -18,11 +18,13 @@ mod answer;
 mod answer_memory;
 mod client;
 mod pace;
+mod pass;
 mod pot;
 mod prefix;
 mod queue;
 mod request;
 mod schedule;
+mod snapshot_file;
 mod snapshots;
 mod worker;
 
@@ -65,8 +67,10 @@ pub(crate) fn grammar_bytes(vocabulary: usize) -> u64 {
 }
 
 /// What a service takes beside samplers, staging and the pot.
-fn small_bytes(vocabulary: usize) -> u64 {
-    (answer_memory::BYTES_MAX + CONNECTION_BYTES) as u64 + grammar_bytes(vocabulary)
+fn small_bytes(vocabulary: usize, keeps_answers: bool) -> u64 {
+    // They are copied to be written.
+    let answers = answer_memory::BYTES_MAX << usize::from(keeps_answers);
+    (answers + CONNECTION_BYTES) as u64 + grammar_bytes(vocabulary)
 }
 
 /// What a server adds to a plan; see [`LoadConfiguration::serving`](crate::LoadConfiguration::serving).
@@ -99,7 +103,7 @@ impl Serving {
             Some(_) => snapshots::STAGING_BUFFERS as u64 * (page_bytes as u64).next_multiple_of(page),
             None => 0,
         };
-        let small = small_bytes(vocabulary);
+        let small = small_bytes(vocabulary, self.snapshots.is_some());
         Bytes(samplers + staging + small).saturating_add(self.request_bytes)
     }
 }
@@ -121,7 +125,8 @@ impl Service {
             return Err(EngineError::BadOption(reason.to_owned()));
         };
         let paid = runtime.ledger.reserve(Purpose::Scratch, serving.request_bytes)?;
-        let small = runtime.ledger.reserve(Purpose::Scratch, Bytes(small_bytes(runtime.vocabulary())))?;
+        let small = small_bytes(runtime.vocabulary(), serving.snapshots.is_some());
+        let small = runtime.ledger.reserve(Purpose::Scratch, Bytes(small))?;
         let encoder = runtime.prompts().clone();
         let source = encoder.template().map(|template| template.source().to_owned());
         let tokenizer = Arc::clone(encoder.tokenizer());
@@ -130,6 +135,7 @@ impl Service {
             queue: Mutex::new(FairQueue::new(serving.queue)),
             bell: Bell::default(),
             stop: AtomicBool::new(false),
+            failure: OnceLock::new(),
             figures: Mutex::new(Figures::default()),
             handle: runtime.handle(),
             plan: runtime.report.clone(),
@@ -144,7 +150,7 @@ impl Service {
         });
         let worker = Worker::new(runtime, Arc::clone(&shared), &serving)?;
         let builder = std::thread::Builder::new().name("coldpress-service".to_owned());
-        let thread = builder.spawn(move || worker.run()).map_err(|error| {
+        let thread = builder.spawn(move || worker.guarded_run()).map_err(|error| {
             EngineError::BadOption(format!("the system gives no thread to answer requests with: {error}"))
         })?;
         Ok(Self { shared, thread: Some(thread) })

@@ -54,7 +54,8 @@ pub(crate) enum PageChange {
     GivenUp(u32),
 }
 
-fn common(a: &[u32], b: &[u32]) -> usize {
+/// Leading tokens that both have.
+pub(super) fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 

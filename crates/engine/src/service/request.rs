@@ -246,4 +246,10 @@ pub enum SubmitError {
     /// The service has ended.
     #[error("the service has ended")]
     Stopped,
+    /// The service ended by a defect; see [`EngineError::Defect`].
+    #[error("the engine failed and answers nothing any more ({reason}): restart it")]
+    Failed {
+        /// What its thread said last.
+        reason: String,
+    },
 }

@@ -21,11 +21,6 @@ pub(crate) fn deal(mut rows: usize, remaining: &[usize], out: &mut Vec<usize>) {
     }
 }
 
-/// Whether a pass is not worth finishing: at least half of its rows are of requests that nobody wants any more.
-pub(crate) fn give_up(unwanted_rows: usize, rows: usize) -> bool {
-    unwanted_rows > 0 && 2 * unwanted_rows >= rows
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,11 +53,5 @@ mod tests {
                 assert_eq!(out.iter().sum::<usize>(), rows.min(remaining.iter().sum()));
             }
         }
-    }
-
-    #[test]
-    fn half_of_a_pass_for_nobody_is_given_up() {
-        assert!(!give_up(0, 0) && !give_up(0, 4) && !give_up(1, 4));
-        assert!(give_up(2, 4) && give_up(1, 1) && give_up(500, 504));
     }
 }

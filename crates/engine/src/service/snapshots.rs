@@ -1,40 +1,44 @@
 //! Pages of keys and values on disk, so that a restart or another session goes on without computing them again.
 //!
-//! A snapshot is one whole page. Its name is a hash over all tokens up to its end, so a conversation is a chain of names that
-//! anybody with the same tokens finds, and common beginnings are stored once. The folder of a model is named by a hash over
+//! A conversation is a chain of pages that anybody with the same tokens finds by name (`snapshot_file.rs`), and common beginnings
+//! are stored once. The end of a conversation is a page that is not full; a longer one takes its place. Where a conversation parts
+//! from what is stored in the middle of a page, the rows before that are used. The folder of a model is named by a hash over
 //! the weights' fingerprint, the KV type, the size of a page and the version of this format: other weights have another folder.
-//! Files are written to a temporary name by a thread of their own and renamed; a file counts only if header, tokens and
-//! checksum are right, so a crash, a full disk or a foreign file costs a computation and nothing else. When the folder is
+//! Files are written to a temporary name by a thread of their own and renamed, so a crash, a full disk or a foreign file costs a
+//! computation and nothing else. How the model wrote its answers lies beside them (`answer_memory.rs`). When the folder is
 //! larger than its bound, what was not used for longest goes, ends of chains before their beginnings. Staging buffers come from
 //! the ledger; pages that wait for one are owned by this file until then, and given up when requests need them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::SystemTime;
 
-use coldpress_memory::{Buffer, Bytes, Purpose, sys};
+use coldpress_memory::{Buffer, Bytes, Purpose};
 use coldpress_model::{KvPool, PAGE_POSITIONS, Sequence};
 
-use super::prefix::PrefixTree;
+use super::answer_memory::AnswerMemory;
+use super::prefix::{PrefixTree, common};
+use super::snapshot_file::{Hash, Name, VERSION, chain, hash, peek, read, write, write_whole};
 use super::worker::remember;
 use crate::error::EngineError;
 use crate::runtime::Runtime;
 
-const MAGIC: [u8; 8] = *b"cpKVpage";
-const VERSION: u32 = 1;
-/// Magic, version, checksum, length of the page, tokens.
-const HEADER_BYTES: usize = 8 + 4 + 4 + 8 + PAGE_POSITIONS * 4;
+/// How the model wrote its answers; the name sorts and parses as no page's.
+const ANSWERS: &str = "answers.remembered";
+/// A longer one is not ours.
+const ANSWERS_BYTES_MAX: usize = 2 * super::answer_memory::BYTES_MAX;
 /// Pages on their way to the disk.
 pub(crate) const STAGING_BUFFERS: usize = 2;
 /// Files of a folder that are known at a time; 64 bytes of memory each.
 const FILES_MAX: usize = 1 << 16;
-const EXTENSION: &str = "kvpage";
-
-type Name = [u8; 16];
+/// Fewer tokens at the end of a conversation are computed sooner than written and read.
+const TAIL_TOKENS_MIN: usize = 8;
+/// Pages with the same beginning that are looked into for one that agrees in part.
+const LOOKED_INTO_MAX: usize = 16;
 
 struct Known {
     bytes: u64,
@@ -61,7 +65,9 @@ pub(crate) struct Snapshots {
     folder: PathBuf,
     bytes_max: u64,
     bytes: u64,
-    files: HashMap<Name, Known>,
+    files: BTreeMap<Name, Known>,
+    /// Bytes of the file with the remembered answers.
+    answers_bytes: u64,
     now: u64,
     page_bytes: usize,
     staging: Vec<Buffer>,
@@ -71,49 +77,6 @@ pub(crate) struct Snapshots {
     jobs: Option<Sender<Job>>,
     done: Receiver<Done>,
     writer: Option<JoinHandle<()>>,
-}
-
-/// The names of the whole pages of `tokens`, one after the other.
-fn names(tokens: &[u32]) -> impl Iterator<Item = (Name, &[u32])> {
-    let mut chain = blake3::Hasher::new();
-    tokens.chunks_exact(PAGE_POSITIONS).map(move |tokens| {
-        for token in tokens {
-            chain.update(&token.to_le_bytes());
-        }
-        let mut name = Name::default();
-        name.copy_from_slice(&chain.finalize().as_bytes()[..16]);
-        (name, tokens)
-    })
-}
-
-fn file_name(name: &Name) -> String {
-    let digits: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{digits}.{EXTENSION}")
-}
-
-fn parse_name(file_name: &str) -> Option<Name> {
-    let digits = file_name.strip_suffix(EXTENSION)?.strip_suffix('.')?;
-    let mut name = Name::default();
-    if digits.len() != 2 * name.len() || !digits.is_ascii() {
-        return None;
-    }
-    for (index, byte) in name.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&digits[2 * index..2 * index + 2], 16).ok()?;
-    }
-    Some(name)
-}
-
-fn header(tokens: &[u32], page: &[u8]) -> [u8; HEADER_BYTES] {
-    let mut header = [0; HEADER_BYTES];
-    header[..8].copy_from_slice(&MAGIC);
-    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    header[16..24].copy_from_slice(&(page.len() as u64).to_le_bytes());
-    for (place, token) in header[24..].chunks_exact_mut(4).zip(tokens) {
-        place.copy_from_slice(&token.to_le_bytes());
-    }
-    let checksum = crc32c::crc32c_append(crc32c::crc32c(&header), page);
-    header[12..16].copy_from_slice(&checksum.to_le_bytes());
-    header
 }
 
 impl Snapshots {
@@ -154,7 +117,8 @@ impl Snapshots {
             folder: folder.clone(),
             bytes_max: bytes_max.0,
             bytes: 0,
-            files: HashMap::new(),
+            files: BTreeMap::new(),
+            answers_bytes: 0,
             now: 0,
             page_bytes,
             staging,
@@ -176,7 +140,7 @@ impl Snapshots {
             let file_name = entry.file_name();
             let Some(file_name) = file_name.to_str() else { continue };
             let facts = entry.metadata()?;
-            match parse_name(file_name) {
+            match Name::parse(file_name) {
                 Some(name) if facts.is_file() => {
                     found.push((facts.modified().unwrap_or(SystemTime::UNIX_EPOCH), name, facts.len()));
                 }
@@ -200,7 +164,23 @@ impl Snapshots {
 
     /// Bytes of the files.
     pub fn bytes(&self) -> Bytes {
-        Bytes(self.bytes)
+        Bytes(self.bytes + self.answers_bytes)
+    }
+
+    /// The answers that were remembered before; none where the file is absent or damaged.
+    pub fn answers(&mut self) -> AnswerMemory {
+        let read = fs::read(self.folder.join(ANSWERS)).ok().filter(|bytes| bytes.len() <= ANSWERS_BYTES_MAX);
+        self.answers_bytes = read.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        read.and_then(|bytes| AnswerMemory::from_bytes(&bytes)).unwrap_or_default()
+    }
+
+    /// Writes the remembered answers. Without room for them they are computed anew after a restart.
+    pub fn keep_answers(&mut self, bytes: &[u8]) {
+        let length = bytes.len() as u64;
+        if length <= self.bytes_max && write_whole(&self.folder.join(ANSWERS), &[bytes]).is_ok() {
+            self.answers_bytes = length;
+            self.shrink();
+        }
     }
 
     /// Marks the pages of a chain as used, its beginning last.
@@ -213,19 +193,43 @@ impl Snapshots {
         }
     }
 
-    /// Lets the whole pages of a conversation be written, as staging buffers come free.
+    /// Lets the pages of a conversation be written, as staging buffers come free.
     pub fn keep(&mut self, tokens: &[u32], sequence: &Sequence, pool: &mut KvPool) {
-        let mut chain = Vec::new();
-        for ((name, tokens), &page) in names(tokens).zip(sequence.pages()) {
-            chain.push(name);
-            let waits = || self.pending.iter().any(|(pending, ..)| *pending == name);
-            if !self.files.contains_key(&name) && !waits() {
+        let mut names = Vec::new();
+        for (index, ((name, page_tokens), &page)) in chain(tokens).zip(sequence.pages()).enumerate() {
+            if page_tokens.len() < TAIL_TOKENS_MIN {
+                break;
+            }
+            names.push(name);
+            let waits = |pending: &VecDeque<(Name, Vec<u32>, u32)>| pending.iter().any(|(other, ..)| *other == name);
+            if !self.files.contains_key(&name) && !waits(&self.pending) {
+                self.forget_beginnings(&tokens[..index * PAGE_POSITIONS + page_tokens.len()], &name, pool);
                 pool.retain(page);
-                self.pending.push_back((name, tokens.to_vec(), page));
+                self.pending.push_back((name, page_tokens.to_vec(), page));
             }
         }
-        self.touch(&chain);
+        self.touch(&names);
         self.step(pool);
+    }
+
+    /// Removes shorter pages of the same tokens as `name`'s, which ends `tokens`.
+    fn forget_beginnings(&mut self, tokens: &[u32], name: &Name, pool: &mut KvPool) {
+        let before = tokens.len() - usize::from(name.count);
+        let begins = |shorter: &Name| {
+            shorter.parent == name.parent
+                && shorter.count < name.count
+                && shorter.own == hash(&tokens[..before + usize::from(shorter.count)])
+        };
+        let files = self.files.range(Name::after(name.parent)).map(|(name, _)| *name);
+        let gone: Vec<Name> = files.filter(begins).collect();
+        gone.iter().for_each(|name| self.remove(name));
+        self.pending.retain(|(pending, _, page)| {
+            let stays = !begins(pending);
+            if !stays {
+                pool.release_page(*page);
+            }
+            stays
+        });
     }
 
     /// Takes back staging buffers and fills them again, without waiting.
@@ -260,7 +264,7 @@ impl Snapshots {
 
     /// Removes files until the folder is within its bounds.
     fn shrink(&mut self) {
-        while self.bytes > self.bytes_max || self.files.len() > FILES_MAX {
+        while self.bytes + self.answers_bytes > self.bytes_max || self.files.len() > FILES_MAX {
             let Some(oldest) = self.files.iter().min_by_key(|(_, known)| known.used).map(|(name, _)| *name)
             else {
                 return;
@@ -272,7 +276,7 @@ impl Snapshots {
     fn remove(&mut self, name: &Name) {
         if let Some(known) = self.files.remove(name) {
             self.bytes -= known.bytes;
-            let _ = fs::remove_file(self.folder.join(file_name(name)));
+            let _ = fs::remove_file(self.folder.join(name.file_name()));
         }
     }
 
@@ -302,36 +306,58 @@ impl Snapshots {
     /// Reads the pages that follow on the first `there` of `tokens` into free pages and tells the tree about them.
     pub fn bring(&mut self, tokens: &[u32], there: usize, prefix: &mut PrefixTree, pool: &mut KvPool) {
         let first = there / PAGE_POSITIONS;
-        let chain: Vec<(Name, &[u32])> = names(tokens).collect();
-        let known = |(name, _): &&(Name, &[u32])| self.files.contains_key(name);
-        let stored = chain.iter().skip(first).take_while(known).count();
-        if stored == 0 {
+        let names: Vec<Name> = chain(tokens).map(|(name, _)| name).collect();
+        let stored = |name: &&Name| name.is_whole() && self.files.contains_key(name);
+        let mut wanted: Vec<Name> = names.iter().skip(first).take_while(stored).copied().collect();
+        let next = first + wanted.len();
+        let parent = if next == 0 { Some(Hash::default()) } else { names.get(next - 1).map(|name| name.own) };
+        let rest = &tokens[(next * PAGE_POSITIONS).min(tokens.len())..];
+        let known = there.saturating_sub(next * PAGE_POSITIONS);
+        wanted.extend(parent.and_then(|parent| self.agreeing(parent, rest, known)));
+        if wanted.is_empty() {
             return;
         }
         let mut pages = prefix.find(&tokens[..first * PAGE_POSITIONS]).pages;
-        let mut brought = Vec::new();
-        for (name, tokens) in &chain[first..first + stored] {
+        let (mut brought, mut used) = (Vec::new(), names[..first].to_vec());
+        let mut covered = first * PAGE_POSITIONS;
+        for name in wanted {
             let Ok(page) = pool.take() else { break };
-            let path = self.folder.join(file_name(name));
-            if read(&path, tokens, pool.page_mut(page)).is_err() {
+            let Ok(found) = read(&self.folder.join(name.file_name()), pool.page_mut(page)) else {
                 // Damaged, foreign, or removed by somebody: it will be computed, and written again.
                 pool.release_page(page);
-                self.remove(name);
+                self.remove(&name);
+                break;
+            };
+            brought.push(page);
+            used.push(name);
+            let agree = common(&found, &tokens[covered..]);
+            covered += agree;
+            if agree < PAGE_POSITIONS {
                 break;
             }
-            brought.push(page);
         }
         pages.extend(&brought);
-        let whole = &tokens[..pages.len() * PAGE_POSITIONS];
-        remember(prefix, pool, whole, &pages);
+        remember(prefix, pool, &tokens[..covered], &pages);
         brought.into_iter().for_each(|page| pool.release_page(page));
-        let used: Vec<Name> = chain[..pages.len()].iter().map(|(name, _)| *name).collect();
         self.touch(&used);
         if let Some(last) = used.last() {
             // So that the next start knows what was used last.
-            let file = File::options().append(true).open(self.folder.join(file_name(last)));
+            let file = File::options().append(true).open(self.folder.join(last.file_name()));
             let _ = file.and_then(|file| file.set_modified(SystemTime::now()));
         }
+    }
+
+    /// The page after `parent` that agrees with `tokens` for longest, if that is for more than `known` tokens.
+    fn agreeing(&self, parent: Hash, tokens: &[u32], known: usize) -> Option<Name> {
+        let mut candidates: Vec<_> = self.files.range(Name::after(parent)).collect();
+        candidates.retain(|(name, _)| usize::from(name.count).min(tokens.len()) > known);
+        candidates.sort_unstable_by_key(|(_, known)| std::cmp::Reverse(known.used));
+        let agree = |name: &Name| {
+            let theirs = peek(&self.folder.join(name.file_name())).unwrap_or_default();
+            common(&theirs, tokens)
+        };
+        let looked = candidates.into_iter().take(LOOKED_INTO_MAX).map(|(name, _)| (agree(name), *name));
+        looked.max_by_key(|(agree, _)| *agree).filter(|(agree, _)| *agree > known).map(|(_, name)| name)
     }
 
     /// Ends the writer. What waits is not written: [`Snapshots::flush`] comes before.
@@ -351,88 +377,5 @@ impl Snapshots {
 impl Drop for Snapshots {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-/// Writes a page to a temporary name and renames it; returns the bytes of the file.
-fn write(folder: &Path, name: &Name, tokens: &[u32], page: &[u8]) -> io::Result<u64> {
-    let path = folder.join(file_name(name));
-    let partial = path.with_extension(format!("{}.partial", std::process::id()));
-    let result = (|| {
-        let mut file = File::create(&partial)?;
-        file.write_all(&header(tokens, page))?;
-        file.write_all(page)?;
-        sys::sync_file(&file)?;
-        // What the system keeps of it would count as ours.
-        let bytes = (HEADER_BYTES + page.len()) as u64;
-        let _ = sys::drop_page_cache(&file, 0..bytes);
-        fs::rename(&partial, &path)?;
-        Ok(bytes)
-    })();
-    if result.is_err() {
-        let _ = fs::remove_file(&partial);
-    }
-    result
-}
-
-/// Fills `page` from a file that holds it for `tokens`.
-fn read(path: &Path, tokens: &[u32], page: &mut [u8]) -> io::Result<()> {
-    let wrong = || io::Error::new(io::ErrorKind::InvalidData, "not the snapshot it should be");
-    let mut file = File::open(path)?;
-    let bytes = (HEADER_BYTES + page.len()) as u64;
-    if file.metadata()?.len() != bytes {
-        return Err(wrong());
-    }
-    let mut found = [0; HEADER_BYTES];
-    file.read_exact(&mut found)?;
-    file.read_exact(page)?;
-    let _ = sys::drop_page_cache(&file, 0..bytes);
-    if found == header(tokens, page) { Ok(()) } else { Err(wrong()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_comes_back_as_it_was_and_any_changed_byte_is_noticed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let tokens: Vec<u32> = (100..164).collect();
-        let page: Vec<u8> = (0..500).map(|byte| (byte * 7) as u8).collect();
-        let (name, _) = names(&tokens).next().expect("one page");
-        let bytes = write(folder.path(), &name, &tokens, &page).expect("written");
-        let path = folder.path().join(file_name(&name));
-        assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 1);
-        let mut back = vec![0; page.len()];
-        read(&path, &tokens, &mut back).expect("whole");
-        assert_eq!(back, page);
-        let whole = fs::read(&path).expect("there");
-        assert_eq!(whole.len() as u64, bytes);
-        for at in 0..whole.len() {
-            let mut damaged = whole.clone();
-            damaged[at] ^= 1;
-            fs::write(&path, &damaged).expect("written");
-            assert!(read(&path, &tokens, &mut back).is_err(), "byte {at}");
-        }
-        fs::write(&path, &whole[..whole.len() - 1]).expect("written");
-        assert!(read(&path, &tokens, &mut back).is_err());
-        fs::write(&path, &whole).expect("written");
-        let others: Vec<u32> = (0..64).collect();
-        assert!(read(&path, &others, &mut back).is_err());
-    }
-
-    #[test]
-    fn names_are_those_of_everything_before() {
-        let tokens: Vec<u32> = (0..200).collect();
-        let all: Vec<Name> = names(&tokens).map(|(name, _)| name).collect();
-        assert_eq!(all.len(), 3);
-        assert_eq!(names(&tokens[..128]).map(|(name, _)| name).collect::<Vec<_>>(), all[..2]);
-        let mut other = tokens.clone();
-        other[0] = 7;
-        assert!(names(&other).zip(&all).all(|((other, _), name)| other != *name));
-        assert_eq!(parse_name(&file_name(&all[0])), Some(all[0]));
-        for wrong in ["", "x.kvpage", "00.kvpage", "é".repeat(16).as_str()] {
-            assert_eq!(parse_name(wrong), None);
-        }
     }
 }

@@ -1,5 +1,7 @@
 //! The loop of a service: take requests in, make the next pass, tell what came of it.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -8,22 +10,23 @@ use arrayvec::ArrayVec;
 use coldpress_experts::ExpertStatistics;
 use coldpress_memory::Bytes;
 use coldpress_model::{
-    ForwardEngine, ForwardObserver, KvPool, LogitsWanted, ModelError, PAGE_POSITIONS, Segment, Sequence,
+    ForwardEngine, KvPool, LogitsWanted, ModelError, PAGE_POSITIONS, Segment, Sequence,
 };
 use coldpress_text::Tokenizer;
 
-use super::answer::{Answer, Chooser, Told};
+use super::answer::{Answer, tell_defect};
 use super::client::{PrefixStatus, Shared, Waiting};
 use super::pace::Pace;
+use super::pass::{Part, Pass};
 use super::prefix::{PageChange, PrefixTree};
 use super::request::{Ending, Event};
-use super::schedule::{deal, give_up};
+use super::schedule::deal;
 use super::snapshots::Snapshots;
 use super::{PARALLEL_MAX, Serving};
 use crate::error::EngineError;
 use crate::keeper::lock;
 use crate::runtime::Runtime;
-use crate::sampling::{AnswerSampler, Sampler};
+use crate::sampling::AnswerSampler;
 
 /// Counters of all experts are copied for the status this often at most.
 const TELEMETRY_EVERY: Duration = Duration::from_millis(500);
@@ -63,10 +66,13 @@ impl Worker {
             page_bytes: Bytes(runtime.page_bytes() as u64),
             ..PrefixStatus::default()
         };
-        let snapshots = match &serving.snapshots {
+        let mut snapshots = match &serving.snapshots {
             Some((folder, bytes_max)) => Some(Snapshots::open(folder, *bytes_max, &runtime)?),
             None => None,
         };
+        if let Some(snapshots) = &mut snapshots {
+            *lock(&shared.answers) = snapshots.answers();
+        }
         Ok(Self {
             runtime,
             shared,
@@ -83,8 +89,29 @@ impl Worker {
         })
     }
 
+    /// Answers until the service is stopped. A panic ends the service and nobody waits for it: running requests are told by
+    /// `answer::Told` while the stack unwinds, waiting ones here, later ones by `Shared::failure`.
+    pub fn guarded_run(self) {
+        let shared = Arc::clone(&self.shared);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run())) {
+            let reason = said(&*panic);
+            let waiting = {
+                let mut queue = lock(&shared.queue);
+                let _ = shared.failure.set(reason.clone());
+                queue.take_out(|_| true)
+            };
+            let mut figures = lock(&shared.figures);
+            figures.totals.failed += (waiting.len() + figures.running.len()) as u64;
+            figures.running.clear();
+            drop(figures);
+            for mut waiting in waiting {
+                tell_defect(&mut waiting.sink, &reason);
+            }
+        }
+    }
+
     /// Answers until the service is stopped.
-    pub fn run(mut self) {
+    fn run(mut self) {
         let encoder = self.shared.encoder.clone();
         let tokenizer: &Tokenizer = encoder.tokenizer();
         let mut running: Vec<Answer<'_>> = Vec::with_capacity(self.parallel);
@@ -106,6 +133,7 @@ impl Worker {
         for waiting in lock(&self.shared.queue).take_out(|_| true) {
             end_waiting(waiting);
         }
+        self.keep_answers();
         if let (Some(mut snapshots), Some(pool)) = (self.snapshots.take(), self.runtime.awake_pool()) {
             snapshots.flush(pool);
             snapshots.close();
@@ -117,9 +145,20 @@ impl Worker {
         if let (Some(snapshots), Some(pool)) = (&mut self.snapshots, self.runtime.awake_pool()) {
             snapshots.flush(pool);
         }
+        self.keep_answers();
         self.publish(&[]);
         self.runtime.rest();
         self.shared.bell.wait();
+    }
+
+    /// Writes how the model wrote its answers beside the snapshots, if there is news.
+    fn keep_answers(&mut self) {
+        let Some(snapshots) = &mut self.snapshots else { return };
+        // The lock is not held while the disk works.
+        let news = lock(&self.shared.answers).changes();
+        if let Some(bytes) = news {
+            snapshots.keep_answers(&bytes);
+        }
     }
 
     fn end_cancelled(&mut self, running: &mut Vec<Answer<'_>>) {
@@ -326,7 +365,6 @@ impl Worker {
     }
 
     fn compute(&mut self, running: &mut [Answer<'_>]) -> Result<(), ModelError> {
-        let total: usize = self.rows.iter().sum();
         let mut pairs = ArrayVec::<(Segment<'_>, Part<'_>), PARALLEL_MAX>::new();
         for (answer, &rows) in running.iter_mut().zip(&self.rows).filter(|&(_, &rows)| rows > 0) {
             let from = answer.sequence.len();
@@ -336,8 +374,15 @@ impl Worker {
                 sequence: &mut answer.sequence,
                 logits: if last { LogitsWanted::Last } else { LogitsWanted::None },
             };
-            let told = &mut answer.told;
-            let part = Part { rows, from, cancelled: &answer.cancelled, chooser: &mut answer.chooser, told };
+            let part = Part {
+                id: answer.id,
+                rows,
+                from,
+                known: &answer.tokens[..from],
+                cancelled: &answer.cancelled,
+                chooser: &mut answer.chooser,
+                told: &mut answer.told,
+            };
             pairs.push((segment, part));
         }
         // Single rows lie together, so that they share the reading of the output matrix.
@@ -347,7 +392,7 @@ impl Worker {
         let Runtime { workers, model, kernels, experts, scratch, sampler, clock, kv, .. } = &mut self.runtime;
         let scratch = scratch.as_mut().expect("awake while it computes");
         let pool = &mut kv.as_mut().expect("awake while it computes").pool;
-        let mut pass = Pass { parts, sampler, total, stop: &self.shared };
+        let mut pass = Pass { parts, sampler, shared: &self.shared, prefix: &mut self.prefix };
         workers.enter(|team| {
             let experts = experts.as_mut();
             let mut engine = ForwardEngine { team, kernels: *kernels, experts, pool, scratch, clock };
@@ -360,7 +405,8 @@ impl Worker {
         let total: usize = self.rows.iter().sum();
         let decoded = self.decode_rows.min(total);
         let prefilled = total - decoded;
-        if prefilled > 0 {
+        // A pass that somebody left early says little about its rows.
+        if prefilled > 0 && !running.iter().any(Answer::is_cancelled) {
             self.pace.observed(total, time);
         }
         let statistics = self.runtime.store_statistics().zip(before).map(|(now, before)| now.since(&before));
@@ -488,7 +534,8 @@ impl Worker {
         });
         let mut figures = lock(&self.shared.figures);
         figures.running.clear();
-        figures.running.extend(running.iter().map(Answer::status));
+        // Whoever is not wanted any more ends before the next pass.
+        figures.running.extend(running.iter().filter(|answer| !answer.is_cancelled()).map(Answer::status));
         if let Some(prefix) = prefix {
             figures.prefix = prefix;
         }
@@ -506,6 +553,13 @@ pub(super) fn remember(prefix: &mut PrefixTree, pool: &mut KvPool, tokens: &[u32
     });
 }
 
+/// What a panic said.
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "its thread ended without a word".to_owned())
+}
+
 fn end_waiting(waiting: Waiting) {
     let Waiting { request, mut sink, since, .. } = waiting;
     sink(Event::Finished(Box::new(super::request::Finished::never_begun(
@@ -517,37 +571,4 @@ fn end_waiting(waiting: Waiting) {
 fn fail_waiting(waiting: Waiting, error: EngineError) {
     let mut sink = waiting.sink;
     sink(Event::Failed(Arc::new(error)));
-}
-
-/// One request's part of a pass.
-struct Part<'a> {
-    rows: usize,
-    /// Tokens before them.
-    from: usize,
-    told: &'a mut Told,
-    cancelled: &'a std::sync::atomic::AtomicBool,
-    chooser: &'a mut Chooser,
-}
-
-/// Watches a pass for requests that nobody wants any more, and chooses tokens at its end.
-struct Pass<'a> {
-    parts: ArrayVec<Part<'a>, PARALLEL_MAX>,
-    sampler: &'a mut Sampler,
-    total: usize,
-    stop: &'a Shared,
-}
-
-impl ForwardObserver for Pass<'_> {
-    fn layer_done(&mut self, layer: usize, layers: usize) -> bool {
-        for part in self.parts.iter_mut().filter(|part| part.rows > 1) {
-            part.told.prefill(part.from + part.rows * (layer + 1) / layers);
-        }
-        let cancelled = self.parts.iter().filter(|part| part.cancelled.load(Ordering::Relaxed));
-        let unwanted: usize = cancelled.map(|part| part.rows).sum();
-        !give_up(unwanted, self.total) && !self.stop.stop.load(Ordering::Relaxed)
-    }
-
-    fn logits(&mut self, segment: usize, _row: usize, logits: &mut [f32]) {
-        self.parts[segment].chooser.choose(self.sampler, logits);
-    }
 }

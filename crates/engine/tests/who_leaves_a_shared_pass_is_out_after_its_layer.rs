@@ -1,0 +1,73 @@
+//! A request that is not wanted any more leaves a pass that it shares with others after the layer that is being computed: its
+//! place and its pages are free then, and the others get the bits they would have had. What went wrong: where others had more
+//! rows in the pass, it was computed to the end for nobody, up to all layers of thousands of tokens.
+
+mod asking;
+mod common;
+
+use std::sync::mpsc::channel;
+
+use asking::{Asked, PATIENCE, ask, configuration, prompt, service, serving, was_cancelled};
+use coldpress::service::{Event, Request};
+
+const LONG: usize = 600;
+const LEAVING: usize = 300;
+
+#[test]
+fn its_place_and_its_pages_are_free_one_layer_later() {
+    let service = service(&configuration(serving(3)));
+    let client = service.client();
+    let alone = ask(&client, Request::new(prompt(5, LONG), 12)).answer();
+    let stayed = ask(&client, Request::new(prompt(9, 200), 12)).answer();
+
+    // Holds the service until all are there, so that one pass carries them.
+    let (go, may_go) = channel::<()>();
+    let sink = Box::new(move |event| {
+        if matches!(event, Event::Token { .. }) {
+            may_go.recv_timeout(PATIENCE).expect("the others are there");
+        }
+    });
+    let _first = client.submit(Request::new(prompt(2, 10), 1), sink).expect("is taken");
+
+    // Tells each finished layer and waits, so that the test looks at the service between two layers.
+    let (layer_done, layers) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    let (tell, events) = channel();
+    // Other tokens than before, or nothing would be left to compute.
+    let mut other = prompt(6, LONG);
+    other[0] = 7;
+    let sink = Box::new(move |event| {
+        if matches!(event, Event::Prefill { .. }) {
+            let _ = layer_done.send(());
+            let _ = may_go_on.recv_timeout(PATIENCE);
+        }
+        let _ = tell.send(event);
+    });
+    let ticket = client.submit(Request::new(other.clone(), 12), sink).expect("is taken");
+    let staying = Asked { ticket: Some(ticket), events, seen: Vec::new() };
+    let mut leaving = ask(&client, Request::new(prompt(8, LEAVING), 50));
+    let beside = ask(&client, Request::new(prompt(9, 200), 12));
+    go.send(()).expect("the service waits");
+
+    layers.recv_timeout(PATIENCE).expect("a first layer");
+    assert_eq!(client.status().running.len(), 2, "both are computed, and the third waits for a place or for them");
+    drop(leaving.ticket.take());
+    go_on.send(()).expect("the service waits");
+    layers.recv_timeout(PATIENCE).expect("a second layer");
+    let status = client.status();
+    let held = LONG.div_ceil(64);
+    let pages = status.prefix.free_pages + status.prefix.cached_pages + held;
+    let ids: Vec<usize> = status.running.iter().map(|running| running.prompt_tokens).collect();
+    assert!(!ids.contains(&LEAVING), "still computed one layer later: {ids:?}");
+    assert!(pages >= status.prefix.pages, "{} of {} pages are held by nobody", pages, status.prefix.pages);
+    drop(go_on);
+    leaving.until(was_cancelled);
+    // The same prompt once more, with nobody beside it and nothing computed before.
+    let shared = staying.answer();
+    assert_eq!(beside.answer().tokens, stayed.tokens);
+    service.stop();
+    let service = asking::service(&configuration(serving(1)));
+    let again = ask(&service.client(), Request::new(other, 12)).answer();
+    assert_eq!(shared.tokens, again.tokens, "others leaving changes no bit");
+    assert!(!alone.tokens.is_empty());
+}
