@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Looks at crates/server/src/dashboard.html in headless Chromium, against a server that only pretends (check_dashboard_mock.py).
 
-usage: tools/check_dashboard.py [--chromium PROGRAM] [--shots FOLDER] [CHECK ...]
+usage: tools/check_dashboard.py [--chromium PROGRAM] [--shots FOLDER] [--real MODEL.gguf [--program FILE]] [CHECK ...]
 Needs the PyPI package playwright and a Chromium: its own (`playwright install chromium`), one of the system, or the one in the npm
 package @sparticuz/chromium. Prints one line per check and ends with 1 if one failed. Without names all checks run.
+With --real the page is also looked at as `coldpress serve` gives it: an answer streams, and the figures and the map are the server's own.
 """
 import argparse, contextlib, json, pathlib, random, sys, time, traceback
 from playwright.sync_api import sync_playwright
@@ -512,10 +513,46 @@ def nothing_moves_for_those_who_asked_for_it(browser, shots):
         same(set(seen.page.evaluate(times)), {"0s"})
 
 
+def the_real_server(browser, shots, model, program):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "clients"))
+    from server import Server
+    real = Server(program, model, "--cold-fraction", "0.75", "--ctx", "1024").wait_until_ready()
+    try:
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        page, complaints = context.new_page(), []
+        page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") and "willReadFrequently" not in message.text else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(real.url + "/")
+        page.fill("#question", "I want to find a restaurant in San Jose.")
+        page.press("#question", "Enter")
+        page.wait_for_function("() => [...document.querySelectorAll('.reply, .assistant, article, li')].some((part) => part.textContent.length > 20)", timeout=20000)
+        page.wait_for_function("() => !document.getElementById('send').hidden", timeout=60000)
+        # The counts come every few seconds, and those after the answer are the last ones.
+        counted = lambda: (lambda engine: engine["expert_hits"] + engine["expert_misses"])(real.status()["engine"])
+        until = time.monotonic() + 15
+        while time.monotonic() < until and page.evaluate("() => map.now?.sum ?? 0") != counted():
+            page.wait_for_timeout(200)
+        same(page.evaluate("() => map.now.sum"), counted())
+        same([page.is_visible("#map"), page.evaluate("() => [map.now.rows > 0, map.now.widest > 0]")], [True, [True, True]])
+        same(page.evaluate(WRONG_CELLS), [])
+        shown = page.evaluate("() => document.getElementById('state').textContent")
+        assert shown.startswith("ready"), shown
+        size = len(real.get("/v1/status")[2])
+        assert size < 8192, f"a status of {size} bytes"
+        if shots:
+            page.screenshot(path=shots / "real.png", full_page=True)
+        assert not complaints, f"the browser complains: {complaints}"
+        context.close()
+    finally:
+        real.stop()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checks", nargs="*", help="names of checks, or parts of them")
     parser.add_argument("--chromium", help="the browser; without it playwright's own")
+    parser.add_argument("--real", metavar="MODEL", help="a model for the real server")
+    parser.add_argument("--program", default=str(pathlib.Path(__file__).resolve().parent.parent / "target/release/coldpress"))
     parser.add_argument("--shots", type=pathlib.Path, help="folder for screenshots")
     options = parser.parse_args()
     if options.shots:
@@ -523,7 +560,12 @@ def main():
     failed = 0
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
-        for function in CHECKS:
+        checks = list(CHECKS)
+        if options.real:
+            def the_page_of_the_real_server(browser, shots):
+                the_real_server(browser, shots, options.real, options.program)
+            checks.append(the_page_of_the_real_server)
+        for function in checks:
             name = function.__name__.replace("_", " ")
             if options.checks and not any(part in function.__name__ for part in options.checks):
                 continue

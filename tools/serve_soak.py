@@ -339,6 +339,17 @@ def learn_alone(server, known):
         canary.answer = answers.pop()
 
 
+def fill(server, prose):
+    """Uses every page of keys and values once, and the tables of grammars: what is used for the first time later is no growth."""
+    for number in range(16):
+        if server.status()["engine"]["detail"]["prefix"]["free_pages"] == 0:
+            break
+        at = number * 5000 % len(prose)
+        ask(server, "completions", PROTOCOLS["completions"].body(f"{number} " + (prose[at:] + prose)[:5000], 1, 0, 0))
+    body = {**PROTOCOLS["chat"].body(QUESTIONS[0], 120, 0, 0), "response_format": {"type": "json_schema", "json_schema": {"name": "record", "schema": RECORD}}}
+    ask(server, "chat", body)
+
+
 def replay(server, tally, count):
     """Asks for drawn answers again, alone."""
     chosen = random.Random(0).sample(tally.drawn, min(count, len(tally.drawn)))
@@ -376,6 +387,7 @@ def soak(options, group, server, tally):
         prose = file.read()
     known = canaries(min(24, options.tokens))
     learn_alone(server, known)
+    fill(server, prose)
     before = server.status()["server"]
     idlers, memory = Idlers(server, options.idle), Memory(group, server.process, interval)
     idlers.start()

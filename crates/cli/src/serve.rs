@@ -6,11 +6,11 @@
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use coldpress::service::{Service, Serving};
-use coldpress_server::{Health, Server, ServerSettings, ServerState, ServiceBackend};
+use coldpress_server::{Health, Server, ServerSettings, ServerState, ServiceBackend, StopHandle};
 
 use crate::arguments::ServeArguments;
 use crate::effects::Use;
@@ -19,6 +19,8 @@ use crate::{Ended, Usage, interrupt, load, output};
 
 /// How often a signal is looked for.
 const SIGNAL_LOOK: Duration = Duration::from_millis(50);
+/// Time that answers have to end when the program is to; shorter than the server's, so that those it cuts are told.
+const GRACE: Duration = Duration::from_millis(4500);
 
 /// Runs the command.
 ///
@@ -36,7 +38,8 @@ pub fn serve(arguments: &ServeArguments, environment: &Environment) -> Result<En
     }
     let (state, stop) = (server.state(), server.stop_handle());
     let http = std::thread::Builder::new().name("coldpress-http".to_owned()).spawn(move || server.run())?;
-    let result = answer_until_asked_to_stop(arguments, environment, &state, &format!("http://{address}"));
+    let address = format!("http://{address}");
+    let result = answer_until_asked_to_stop(arguments, environment, &state, &address, &stop);
     if let Err(error) = &result {
         state.set_health(Health::Failed(output::explain(error)));
     }
@@ -77,7 +80,9 @@ fn settings(arguments: &ServeArguments, environment: &Environment) -> Result<Ser
 /// Whether browsers could send this as `Origin`.
 fn is_origin(text: &str) -> bool {
     let host = text.split_once("://").map(|(scheme, host)| (!scheme.is_empty()).then_some(host));
-    text == "*" || text == "null" || host.flatten().is_some_and(|host| !host.is_empty() && !host.contains('/'))
+    text == "*"
+        || text == "null"
+        || host.flatten().is_some_and(|host| !host.is_empty() && !host.contains('/'))
 }
 
 fn answer_until_asked_to_stop(
@@ -85,6 +90,7 @@ fn answer_until_asked_to_stop(
     environment: &Environment,
     state: &Arc<ServerState>,
     address: &str,
+    stop: &StopHandle,
 ) -> Result<Ended> {
     let model = &arguments.load.model;
     let serving = serving(arguments);
@@ -121,6 +127,16 @@ fn answer_until_asked_to_stop(
     }
     output::line("stopping");
     drop(published);
+    // Nobody new is taken, and those who are answered may end.
+    stop.stop();
+    let end = Instant::now() + GRACE;
+    let is_busy = || {
+        let status = client.status();
+        !status.running.is_empty() || status.waiting > 0
+    };
+    while Instant::now() < end && is_busy() {
+        std::thread::sleep(SIGNAL_LOOK);
+    }
     service.stop();
     match failure {
         Some(reason) => anyhow::bail!("the engine failed: {reason}"),

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{coldpress, demo, run, stderr};
+use common::{about_demo, stderr};
 
 #[test]
 fn with_exit_code_2_and_the_option_by_name() {
@@ -20,9 +20,8 @@ fn with_exit_code_2_and_the_option_by_name() {
         (["--host", "[::1]"], "--host takes an address"),
     ];
     for (option, wanted) in cases {
-        let mut command = coldpress();
-        command.arg("serve").arg(demo()).args(["--port", "0"]).args(option);
-        let refused = run(command);
+        // A budget that cannot work ends what is not refused.
+        let refused = about_demo("serve", &["--port", "0", "--budget", "1MiB", option[0], option[1]]);
         assert_eq!(refused.status.code(), Some(2), "{option:?}: {}", stderr(&refused));
         assert!(stderr(&refused).contains(wanted), "{option:?}: {}", stderr(&refused));
     }

@@ -80,7 +80,9 @@ pub enum EngineError {
     #[error("{0}")]
     BadOption(String),
     /// The thread that answers requests ended by a defect of the program; nothing further will be answered.
-    #[error("the engine failed and answers nothing any more ({reason}): restart it; this is a defect and should be reported")]
+    #[error(
+        "the engine failed and answers nothing any more ({reason}): restart it; this is a defect and should be reported"
+    )]
     Defect {
         /// What the thread said last.
         reason: String,

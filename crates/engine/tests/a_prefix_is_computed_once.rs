@@ -104,7 +104,8 @@ fn a_longer_end_takes_the_place_of_a_shorter_one() {
         history.extend(ask(&service.client(), request).answer().tokens);
     }
     service.stop();
-    let model = std::fs::read_dir(folder.path()).expect("there").next().expect("one").expect("readable").path();
+    let model =
+        std::fs::read_dir(folder.path()).expect("there").next().expect("one").expect("readable").path();
     let files = std::fs::read_dir(model).expect("there").map(|entry| entry.expect("readable").path());
     let pages = files.filter(|file| file.extension().is_some_and(|kind| kind == "kvpage")).count();
     assert_eq!(pages, 2, "109 tokens are a whole page and an end");

@@ -50,7 +50,11 @@ fn its_place_and_its_pages_are_free_one_layer_later() {
     go.send(()).expect("the service waits");
 
     layers.recv_timeout(PATIENCE).expect("a first layer");
-    assert_eq!(client.status().running.len(), 2, "both are computed, and the third waits for a place or for them");
+    assert_eq!(
+        client.status().running.len(),
+        2,
+        "both are computed, and the third waits for a place or for them"
+    );
     drop(leaving.ticket.take());
     go_on.send(()).expect("the service waits");
     layers.recv_timeout(PATIENCE).expect("a second layer");

@@ -202,7 +202,9 @@ impl From<SubmitError> for ApiError {
                 status: Some(StatusCode::BAD_REQUEST),
                 ..Self::new(
                     ErrorKind::OutOfBudget,
-                    format!("{message}: shorten it, ask for fewer tokens, or serve with more --request-memory"),
+                    format!(
+                        "{message}: shorten it, ask for fewer tokens, or serve with more --request-memory"
+                    ),
                 )
             },
             SubmitError::NoRoomNow { .. } => {

@@ -23,9 +23,11 @@ pub fn read_format(mut format: Fields) -> Result<Option<GrammarSource>, ApiError
                     nested.finish()?;
                     schema
                 }
-                None => read_schema(&mut format).map_err(|error| match error.message.ends_with("schema is missing") {
-                    true => format.error("json_schema", "is missing: it holds the name and the schema"),
-                    false => error,
+                None => read_schema(&mut format).map_err(|error| {
+                    match error.message.ends_with("schema is missing") {
+                        true => format.error("json_schema", "is missing: it holds the name and the schema"),
+                        false => error,
+                    }
                 })?,
             };
             Some(GrammarSource::JsonSchema(schema))

@@ -72,7 +72,8 @@ fn check(settings: &ServerSettings, request: &Request<Body>) -> Result<(), ApiEr
     let text = |name| request.headers().get(name).map(|value| value.to_str().unwrap_or_default());
     let host = text(header::HOST).or(request.uri().authority().map(|authority| authority.as_str()));
     if settings.relies_on_loopback() && !host_allowed(host.unwrap_or_default(), &settings.allowed_hosts) {
-        let what = if host.is_some() { "the Host header names another machine" } else { "there is no Host header" };
+        let what =
+            if host.is_some() { "the Host header names another machine" } else { "there is no Host header" };
         return Err(ApiError::new(
             ErrorKind::Forbidden,
             format!("{what}: ask by localhost or 127.0.0.1, or let the server allow that name"),

@@ -131,7 +131,9 @@ pub async fn detokenize(state: Arc<ServerState>, request: Request<Body>) -> Resu
         if let Some(vocabulary) = call.backend.vocabulary()
             && let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary)
         {
-            return Err(fields.error("tokens", &format!("holds {id}, outside the vocabulary of {vocabulary}")));
+            return Err(
+                fields.error("tokens", &format!("holds {id}, outside the vocabulary of {vocabulary}"))
+            );
         }
         let ignored = fields.finish()?;
         let text = call.backend.decode(&ids);

@@ -203,7 +203,8 @@ fn operation(&(_, path, summary, body, types, schema): &Described) -> Value {
     }
     if path == "/v1/status" {
         let schema = json!({ "type": "string", "enum": ["0", "1"] });
-        let about = "1: uses and hits of every expert in engine.detail.telemetry, packed as docs/server.md says";
+        let about =
+            "1: uses and hits of every expert in engine.detail.telemetry, packed as docs/server.md says";
         operation["parameters"] =
             json!([{ "name": "experts", "in": "query", "description": about, "schema": schema }]);
     }

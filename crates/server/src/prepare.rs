@@ -54,7 +54,8 @@ impl Call {
             (None, Some(peer)) => peer.0.ip().to_string(),
             (None, None) => String::new(),
         };
-        let encoding = request.headers().get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or_default());
+        let encoding =
+            request.headers().get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or_default());
         if let Some(encoding) = encoding.filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
             return Err(ApiError {
                 status: Some(StatusCode::UNSUPPORTED_MEDIA_TYPE),

@@ -200,6 +200,9 @@ fn a_format_beside_tools_is_refused_and_not_forgotten() {
         let refused = server.post(path, &body);
         assert_eq!(refused.status, 400, "{path} {body}");
         let message = message(&refused.json());
-        assert!(message.starts_with(&format!("{field} cannot be enforced together with tools")), "{path}: {message}");
+        assert!(
+            message.starts_with(&format!("{field} cannot be enforced together with tools")),
+            "{path}: {message}"
+        );
     }
 }

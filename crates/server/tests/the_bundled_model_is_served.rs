@@ -136,11 +136,18 @@ fn an_engine_that_failed_is_told_by_health_and_by_every_request() {
     let reason = told.json()["reason"].as_str().expect("a reason").to_owned();
     assert!(reason.contains("a defect") && !reason.contains("secret/"), "{reason}");
     for (path, body) in [
-        ("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": "Hi" }], "stream": true })),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": [{ "role": "user", "content": "Hi" }], "stream": true }),
+        ),
         ("/v1/completions", json!({ "prompt": "Hi" })),
     ] {
         let refused = server.post(path, &body);
-        assert_eq!((refused.status, &refused.json()["error"]["type"]), (500, &json!("engine_failed")), "{path}");
+        assert_eq!(
+            (refused.status, &refused.json()["error"]["type"]),
+            (500, &json!("engine_failed")),
+            "{path}"
+        );
         assert!(refused.text().contains("restart"), "{}", refused.text());
     }
 }
@@ -176,5 +183,11 @@ fn counts_of_experts_come_on_request_only() {
         assert!(status(query)["bytes"].as_u64() > Some(0), "{query}");
     }
     let layers = status("?experts=1")["layers"].clone();
-    assert!(layers.as_array().expect("layers").iter().all(|layer| layer.as_str().is_some_and(|text| text.len() > 40)));
+    assert!(
+        layers
+            .as_array()
+            .expect("layers")
+            .iter()
+            .all(|layer| layer.as_str().is_some_and(|text| text.len() > 40))
+    );
 }

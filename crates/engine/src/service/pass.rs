@@ -9,6 +9,7 @@ use super::PARALLEL_MAX;
 use super::answer::{Chooser, Told};
 use super::client::Shared;
 use super::prefix::PrefixTree;
+use super::snapshots::Snapshots;
 use super::worker::remember;
 use crate::keeper::lock;
 use crate::sampling::Sampler;
@@ -32,6 +33,7 @@ pub(super) struct Pass<'a> {
     pub sampler: &'a mut Sampler,
     pub shared: &'a Shared,
     pub prefix: &'a mut PrefixTree,
+    pub snapshots: Option<&'a mut Snapshots>,
 }
 
 impl ForwardObserver for Pass<'_> {
@@ -51,6 +53,9 @@ impl ForwardObserver for Pass<'_> {
         }
         let given_back = std::mem::replace(sequence, Sequence::new(0));
         remember(self.prefix, pool, part.known, given_back.pages());
+        if let Some(snapshots) = &mut self.snapshots {
+            snapshots.keep(part.known, &given_back, pool);
+        }
         pool.release(given_back);
         let mut figures = lock(&self.shared.figures);
         figures.running.retain(|running| running.id != part.id);

@@ -223,7 +223,15 @@ mod tests {
             assert_eq!(Name::parse(&name.file_name()), Some(*name));
         }
         let good = all[0].file_name();
-        for wrong in ["", "x.kvpage", "00.kvpage", &"é".repeat(16), &good[1..], &good.replace("-40", "-41"), &good.replace("-40", "-00")] {
+        for wrong in [
+            "",
+            "x.kvpage",
+            "00.kvpage",
+            &"é".repeat(16),
+            &good[1..],
+            &good.replace("-40", "-41"),
+            &good.replace("-40", "-00"),
+        ] {
             assert_eq!(Name::parse(wrong), None, "{wrong}");
         }
     }

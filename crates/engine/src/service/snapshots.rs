@@ -201,7 +201,8 @@ impl Snapshots {
                 break;
             }
             names.push(name);
-            let waits = |pending: &VecDeque<(Name, Vec<u32>, u32)>| pending.iter().any(|(other, ..)| *other == name);
+            let waits =
+                |pending: &VecDeque<(Name, Vec<u32>, u32)>| pending.iter().any(|(other, ..)| *other == name);
             if !self.files.contains_key(&name) && !waits(&self.pending) {
                 self.forget_beginnings(&tokens[..index * PAGE_POSITIONS + page_tokens.len()], &name, pool);
                 pool.retain(page);

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use coldpress_experts::ExpertStatistics;
 use coldpress_memory::Bytes;
-use coldpress_model::{
-    ForwardEngine, KvPool, LogitsWanted, ModelError, PAGE_POSITIONS, Segment, Sequence,
-};
+use coldpress_model::{ForwardEngine, KvPool, LogitsWanted, ModelError, PAGE_POSITIONS, Segment, Sequence};
 use coldpress_text::Tokenizer;
 
 use super::answer::{Answer, tell_defect};
@@ -392,7 +390,8 @@ impl Worker {
         let Runtime { workers, model, kernels, experts, scratch, sampler, clock, kv, .. } = &mut self.runtime;
         let scratch = scratch.as_mut().expect("awake while it computes");
         let pool = &mut kv.as_mut().expect("awake while it computes").pool;
-        let mut pass = Pass { parts, sampler, shared: &self.shared, prefix: &mut self.prefix };
+        let snapshots = self.snapshots.as_mut();
+        let mut pass = Pass { parts, sampler, shared: &self.shared, prefix: &mut self.prefix, snapshots };
         workers.enter(|team| {
             let experts = experts.as_mut();
             let mut engine = ForwardEngine { team, kernels: *kernels, experts, pool, scratch, clock };
