@@ -115,7 +115,12 @@ impl Worker {
         let mut running: Vec<Answer<'_>> = Vec::with_capacity(self.parallel);
         while !self.shared.stop.load(Ordering::Relaxed) {
             self.end_cancelled(&mut running);
+            let before = self.next_id;
             self.admit(&mut running, tokenizer);
+            if self.next_id != before {
+                // The first pass of a prompt may take long.
+                self.publish(&running);
+            }
             if running.is_empty() {
                 self.rest();
                 continue;
