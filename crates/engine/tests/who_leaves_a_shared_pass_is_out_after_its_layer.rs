@@ -23,12 +23,15 @@ fn its_place_and_its_pages_are_free_one_layer_later() {
 
     // Holds the service until all are there, so that one pass carries them.
     let (go, may_go) = channel::<()>();
+    let (holds, held) = channel();
     let sink = Box::new(move |event| {
         if matches!(event, Event::Token { .. }) {
+            holds.send(()).expect("the test listens");
             may_go.recv_timeout(PATIENCE).expect("the others are there");
         }
     });
     let _first = client.submit(Request::new(prompt(2, 10), 1), sink).expect("is taken");
+    held.recv_timeout(PATIENCE).expect("a token");
 
     // Tells each finished layer and waits, so that the test looks at the service between two layers.
     let (layer_done, layers) = channel();
