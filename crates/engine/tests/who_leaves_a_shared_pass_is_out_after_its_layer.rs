@@ -10,13 +10,17 @@ use std::sync::mpsc::channel;
 use asking::{Asked, PATIENCE, ask, configuration, prompt, service, serving, was_cancelled};
 use coldpress::service::{Event, Request};
 
-const LONG: usize = 600;
+/// Has half of the pass.
+const LONG: usize = 950;
+/// Has the rest of it.
 const LEAVING: usize = 400;
+/// Has no row in it.
+const RESTING: usize = 940;
 const BESIDE: usize = 200;
 
 #[test]
 fn its_place_and_its_pages_are_free_one_layer_later() {
-    let service = service(&configuration(serving(3)));
+    let service = service(&configuration(serving(4)));
     let client = service.client();
     let alone = ask(&client, Request::new(prompt(5, LONG), 12)).answer();
     let stayed = ask(&client, Request::new(prompt(9, BESIDE), 12)).answer();
@@ -50,6 +54,7 @@ fn its_place_and_its_pages_are_free_one_layer_later() {
     let ticket = client.submit(Request::new(other.clone(), 12), sink).expect("is taken");
     let staying = Asked { ticket: Some(ticket), events, seen: Vec::new() };
     let mut leaving = ask(&client, Request::new(prompt(8, LEAVING), 50));
+    let mut resting = ask(&client, Request::new(prompt(4, RESTING), 50));
     let beside = ask(&client, Request::new(prompt(9, BESIDE), 12));
     go.send(()).expect("the service waits");
 
@@ -60,8 +65,9 @@ fn its_place_and_its_pages_are_free_one_layer_later() {
         prompts
     };
     layers.recv_timeout(PATIENCE).expect("a first layer");
-    assert_eq!(computed(), [BESIDE, LEAVING, LONG]);
+    assert_eq!(computed(), [BESIDE, LEAVING, RESTING, LONG]);
     drop(leaving.ticket.take());
+    drop(resting.ticket.take());
     go_on.send(()).expect("the service waits");
     layers.recv_timeout(PATIENCE).expect("a second layer");
     assert_eq!(computed(), [BESIDE, LONG], "one layer later");
@@ -71,6 +77,7 @@ fn its_place_and_its_pages_are_free_one_layer_later() {
     assert!(free + others >= prefix.pages, "{free} of {} pages can be had", prefix.pages);
     drop(go_on);
     leaving.until(was_cancelled);
+    resting.until(was_cancelled);
     // The same prompt once more, with nobody beside it and nothing computed before.
     let shared = staying.answer();
     assert_eq!(beside.answer().tokens, stayed.tokens);

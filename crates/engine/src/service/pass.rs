@@ -27,9 +27,19 @@ pub(super) struct Part<'a> {
     pub chooser: &'a mut Chooser,
 }
 
+/// A request that runs and has no row in a pass.
+pub(super) struct Resting<'a> {
+    pub id: u64,
+    pub cancelled: &'a AtomicBool,
+    /// Tokens whose keys and values are in `sequence`.
+    pub known: &'a [u32],
+    pub sequence: &'a mut Sequence,
+}
+
 /// Watches a pass for requests that nobody wants any more, and chooses tokens at its end.
 pub(super) struct Pass<'a> {
     pub parts: ArrayVec<Part<'a>, PARALLEL_MAX>,
+    pub resting: ArrayVec<Resting<'a>, PARALLEL_MAX>,
     pub sampler: &'a mut Sampler,
     pub shared: &'a Shared,
     pub prefix: &'a mut PrefixTree,
@@ -44,27 +54,42 @@ impl ForwardObserver for Pass<'_> {
         !self.shared.stop.load(Ordering::Relaxed)
     }
 
-    /// Whoever is not wanted any more gives its place and its pages back now, and not when the others are done: what it had
-    /// computed before this pass stays in the tree as long as nobody needs the pages.
     fn leaves(&mut self, segment: usize, pool: &mut KvPool, sequence: &mut Sequence) -> bool {
+        // Those that have no row in this pass wait for its end like the others.
+        while let Some(left) = self.resting.iter().position(|resting| is_set(resting.cancelled)) {
+            let Resting { id, known, sequence, .. } = self.resting.swap_remove(left);
+            self.give_back(id, known, sequence, pool);
+        }
         let part = &self.parts[segment];
-        if !part.cancelled.load(Ordering::Relaxed) {
+        if !is_set(part.cancelled) {
             return false;
         }
-        let given_back = std::mem::replace(sequence, Sequence::new(0));
-        remember(self.prefix, pool, part.known, given_back.pages());
-        if let Some(snapshots) = &mut self.snapshots {
-            snapshots.keep(part.known, &given_back, pool);
-        }
-        pool.release(given_back);
-        let mut figures = lock(&self.shared.figures);
-        figures.running.retain(|running| running.id != part.id);
-        figures.prefix.free_pages = pool.pages_free();
-        figures.prefix.cached_pages = self.prefix.pages();
+        self.give_back(part.id, part.known, sequence, pool);
         true
     }
 
     fn logits(&mut self, segment: usize, _row: usize, logits: &mut [f32]) {
         self.parts[segment].chooser.choose(self.sampler, logits);
+    }
+}
+
+fn is_set(cancelled: &AtomicBool) -> bool {
+    cancelled.load(Ordering::Relaxed)
+}
+
+impl Pass<'_> {
+    /// Whoever is not wanted any more gives its place and its pages back now, and not when the others are done: what it had
+    /// computed before this pass stays in the tree as long as nobody needs the pages.
+    fn give_back(&mut self, id: u64, known: &[u32], sequence: &mut Sequence, pool: &mut KvPool) {
+        let given_back = std::mem::replace(sequence, Sequence::new(0));
+        remember(self.prefix, pool, known, given_back.pages());
+        if let Some(snapshots) = &mut self.snapshots {
+            snapshots.keep(known, &given_back, pool);
+        }
+        pool.release(given_back);
+        let mut figures = lock(&self.shared.figures);
+        figures.running.retain(|running| running.id != id);
+        figures.prefix.free_pages = pool.pages_free();
+        figures.prefix.cached_pages = self.prefix.pages();
     }
 }

@@ -15,7 +15,7 @@ use coldpress_text::Tokenizer;
 use super::answer::{Answer, tell_defect};
 use super::client::{PrefixStatus, Shared, Waiting};
 use super::pace::Pace;
-use super::pass::{Part, Pass};
+use super::pass::{Part, Pass, Resting};
 use super::prefix::{PageChange, PrefixTree};
 use super::request::{Ending, Event};
 use super::schedule::deal;
@@ -369,8 +369,18 @@ impl Worker {
 
     fn compute(&mut self, running: &mut [Answer<'_>]) -> Result<(), ModelError> {
         let mut pairs = ArrayVec::<(Segment<'_>, Part<'_>), PARALLEL_MAX>::new();
-        for (answer, &rows) in running.iter_mut().zip(&self.rows).filter(|&(_, &rows)| rows > 0) {
+        let mut resting = ArrayVec::<Resting<'_>, PARALLEL_MAX>::new();
+        for (answer, &rows) in running.iter_mut().zip(&self.rows) {
             let from = answer.sequence.len();
+            if rows == 0 {
+                resting.push(Resting {
+                    id: answer.id,
+                    cancelled: &answer.cancelled,
+                    known: &answer.tokens[..from],
+                    sequence: &mut answer.sequence,
+                });
+                continue;
+            }
             let last = rows == answer.remaining();
             let segment = Segment {
                 tokens: &answer.tokens[from..from + rows],
@@ -396,7 +406,8 @@ impl Worker {
         let scratch = scratch.as_mut().expect("awake while it computes");
         let pool = &mut kv.as_mut().expect("awake while it computes").pool;
         let snapshots = self.snapshots.as_mut();
-        let mut pass = Pass { parts, sampler, shared: &self.shared, prefix: &mut self.prefix, snapshots };
+        let mut pass =
+            Pass { parts, resting, sampler, shared: &self.shared, prefix: &mut self.prefix, snapshots };
         workers.enter(|team| {
             let experts = experts.as_mut();
             let mut engine = ForwardEngine { team, kernels: *kernels, experts, pool, scratch, clock };
