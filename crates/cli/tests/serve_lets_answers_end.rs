@@ -2,14 +2,12 @@
 //!
 //! What went wrong: they were cut at once with an error, whatever the documentation promised.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{coldpress, demo};
+use crate::common::{coldpress, demo};
 
 #[test]
 fn when_it_is_told_to_end() {

@@ -3,9 +3,7 @@
 //! What went wrong: `--api-key "$KEY"` with an empty variable served without a key, a queue of 0 places refused every request even
 //! when nobody was computed for, and 1 KiB of memory for requests told each client that its few words need a larger budget.
 
-mod common;
-
-use common::{about_demo, stderr};
+use crate::common::{about_demo, stderr};
 
 #[test]
 fn with_exit_code_2_and_the_option_by_name() {

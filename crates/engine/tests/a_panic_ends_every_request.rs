@@ -1,12 +1,9 @@
 //! A defect that ends the thread of a service must end all its requests. What went wrong: whoever waited then waited for ever,
 //! new requests were taken into a queue that nobody read, and the service still called itself ready.
 
-mod asking;
-mod common;
-
 use std::sync::mpsc::channel;
 
-use asking::{PATIENCE, ask, configuration, prompt, service, serving};
+use crate::asking::{self, PATIENCE, ask, configuration, prompt, service, serving};
 use coldpress::EngineError;
 use coldpress::service::{Event, Request, SubmitError};
 

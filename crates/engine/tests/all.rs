@@ -5,6 +5,7 @@ mod asking;
 mod common;
 
 mod a_model_that_does_not_add_up_is_refused_by_name;
+mod a_panic_ends_every_request;
 mod a_prefix_is_computed_once;
 mod a_remembered_measurement_is_checked;
 mod a_replayed_trace_has_the_hits_of_the_run;
@@ -15,3 +16,4 @@ mod logits_agree_with_transformers;
 mod logits_do_not_depend_on_budget;
 mod long_prompts_read_each_expert_once;
 mod many_requests_get_the_answers_of_their_solo_runs;
+mod who_leaves_a_shared_pass_is_out_after_its_layer;

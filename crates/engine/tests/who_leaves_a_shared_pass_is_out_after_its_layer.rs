@@ -2,12 +2,9 @@
 //! place and its pages are free then, and the others get the bits they would have had. What went wrong: where others had more
 //! rows in the pass, it was computed to the end for nobody, up to all layers of thousands of tokens.
 
-mod asking;
-mod common;
-
 use std::sync::mpsc::channel;
 
-use asking::{Asked, PATIENCE, ask, configuration, prompt, service, serving, was_cancelled};
+use crate::asking::{self, Asked, PATIENCE, ask, configuration, prompt, service, serving, was_cancelled};
 use coldpress::service::{Event, Request};
 
 /// Has half of the pass.
