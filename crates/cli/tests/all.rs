@@ -17,6 +17,7 @@ mod plan_needs_only_headers;
 mod serve_lets_answers_end;
 mod serve_refuses_what_cannot_work;
 mod status_tells_what_runs;
+#[cfg(target_os = "linux")]
 mod the_memory_gate_counts_address_space;
 mod the_press_bounds_what_stays_in_memory;
 mod tune_is_remembered_and_flags_win;
