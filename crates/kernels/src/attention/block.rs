@@ -14,24 +14,53 @@ pub(super) const KEY_VECTORS: usize = BLOCK_KEYS / LANES;
 /// One dimension of all keys of a block.
 pub(super) type KeyRow = [[f32; LANES]; KEY_VECTORS];
 
-/// An element of the cache.
-pub(super) trait CacheElement: Copy + Default + Sync {
-    fn widen<S: Simd>(s: S, from: &[Self; LANES]) -> S::Lanes;
+/// An element of the cache: a number, or a block of them.
+pub(super) trait CacheElement: Copy + Sync {
+    /// Numbers of one element.
+    const NUMBERS: usize;
+
+    /// Numbers `LANES * step ..` of the row that begins at element `row`, all inside the head.
+    fn vector<S: Simd>(s: S, elements: &[Self], row: usize, step: usize) -> S::Lanes;
+
+    /// The last `count` numbers of the row, behind `steps` whole vectors; then zeros.
+    fn rest<S: Simd>(s: S, _elements: &[Self], _row: usize, _steps: usize, _count: usize) -> S::Lanes {
+        // Blocks are whole vectors.
+        s.splat(0.0)
+    }
+
+    /// The element of a row that begins a cache line of its own, if vector `step` begins with one.
+    fn line_at(step: usize) -> Option<usize>;
 }
 
-impl CacheElement for f16 {
-    #[inline(always)]
-    fn widen<S: Simd>(s: S, from: &[f16; LANES]) -> S::Lanes {
-        s.load_half(from)
-    }
+/// A number that is widened to f32.
+macro_rules! number {
+    ($number:ident, $load:ident) => {
+        impl CacheElement for $number {
+            const NUMBERS: usize = 1;
+
+            #[inline(always)]
+            fn vector<S: Simd>(s: S, elements: &[Self], row: usize, step: usize) -> S::Lanes {
+                let at = row + step * LANES;
+                s.$load(elements[at..at + LANES].as_array().expect("a whole vector"))
+            }
+
+            #[inline(always)]
+            fn rest<S: Simd>(s: S, elements: &[Self], row: usize, steps: usize, count: usize) -> S::Lanes {
+                let at = row + steps * LANES;
+                s.$load(&padded(&elements[at..at + count]))
+            }
+
+            #[inline(always)]
+            fn line_at(step: usize) -> Option<usize> {
+                let at = step * LANES;
+                (at * size_of::<Self>()).is_multiple_of(64).then_some(at)
+            }
+        }
+    };
 }
 
-impl CacheElement for f32 {
-    #[inline(always)]
-    fn widen<S: Simd>(s: S, from: &[f32; LANES]) -> S::Lanes {
-        s.load(from)
-    }
-}
+number!(f16, load_half);
+number!(f32, load);
 
 /// Rows of one KV head in the cache.
 #[derive(Clone, Copy)]
@@ -52,27 +81,24 @@ impl<'a, E: CacheElement> HeadRows<'a, E> {
         self.head_dim / LANES
     }
 
-    /// Elements `LANES * step ..` of a row, all inside the head.
+    /// Numbers `LANES * step ..` of a row, all inside the head.
     #[inline(always)]
     fn full<S: Simd>(&self, s: S, key: usize, step: usize) -> S::Lanes {
-        let at = key * self.stride + step * LANES;
-        E::widen(s, self.elements[at..at + LANES].as_array().expect("a whole vector"))
+        E::vector(s, self.elements, key * self.stride, step)
     }
 
-    /// The elements of a row behind its whole vectors, then zeros.
+    /// The numbers of a row behind its whole vectors, then zeros.
     #[inline(always)]
     fn rest<S: Simd>(&self, s: S, key: usize) -> S::Lanes {
-        let row = key * self.stride;
-        E::widen(s, &padded(&self.elements[row + self.full_steps() * LANES..row + self.head_dim]))
+        E::rest(s, self.elements, key * self.stride, self.full_steps(), self.head_dim % LANES)
     }
 
-    /// Asks for elements `LANES * step ..` of the same row of the next block, if they begin a cache line. Rows
+    /// Asks for the cache line that vector `step` of the same row of the next block begins, if it begins one. Rows
     /// lie a stride apart, which hardware does not foresee across pages of memory.
     #[inline(always)]
     fn prefetch_next_block<S: Simd>(&self, s: S, key: usize, step: usize) {
-        if (step * LANES * size_of::<E>()).is_multiple_of(64) {
-            let offset = key * self.stride + step * LANES;
-            s.prefetch(self.next.as_ptr().wrapping_add(offset));
+        if let Some(at) = E::line_at(step) {
+            s.prefetch(self.next.as_ptr().wrapping_add(key * self.stride + at));
         }
     }
 }

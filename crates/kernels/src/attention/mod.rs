@@ -9,6 +9,7 @@
 //! `schedule.rs` deals the work to threads, `span.rs` is the definition of the result.
 
 mod block;
+mod quantized;
 mod schedule;
 mod span;
 mod state;
@@ -19,6 +20,8 @@ use half::f16;
 
 use crate::Kernels;
 
+pub use quantized::{BLOCK_NUMBERS, BlockQ4, BlockQ8, quantize_q4, quantize_q8};
+
 /// Positions of a page of the cache.
 pub const PAGE_POSITIONS: usize = 64;
 /// Keys of a block: scores of one block are in memory at a time. A page is a block, so that keys and values of a
@@ -27,13 +30,17 @@ const BLOCK_KEYS: usize = PAGE_POSITIONS;
 /// Keys of a span: the unit that may run on a thread of its own.
 const SPAN_KEYS: usize = 8 * BLOCK_KEYS;
 
-/// The elements of a pool of pages.
+/// The elements of a pool of pages: numbers, or blocks of them.
 #[derive(Clone, Copy, Debug)]
 pub enum KvElements<'a> {
     /// Half precision.
     F16(&'a [f16]),
     /// Single precision.
     F32(&'a [f32]),
+    /// Blocks of 32 numbers of one head.
+    Q8(&'a [BlockQ8]),
+    /// The same in four bits.
+    Q4(&'a [BlockQ4]),
 }
 
 impl KvElements<'_> {
@@ -41,6 +48,16 @@ impl KvElements<'_> {
         match self {
             KvElements::F16(elements) => elements.len(),
             KvElements::F32(elements) => elements.len(),
+            KvElements::Q8(blocks) => blocks.len(),
+            KvElements::Q4(blocks) => blocks.len(),
+        }
+    }
+
+    /// Numbers of one element.
+    const fn numbers(&self) -> usize {
+        match self {
+            KvElements::F16(_) | KvElements::F32(_) => 1,
+            KvElements::Q8(_) | KvElements::Q4(_) => BLOCK_NUMBERS,
         }
     }
 }
@@ -55,7 +72,7 @@ pub struct KvRows<'a> {
     pub pages: &'a [u32],
     /// Elements of a page, all layers.
     pub page_elements: usize,
-    /// Element of a page where the layer's keys begin, `[PAGE_POSITIONS, kv_heads * head_dim]`.
+    /// Element of a page where the layer's keys begin, `[PAGE_POSITIONS, kv_heads * head_dim]` numbers.
     pub keys_offset: usize,
     /// Element of a page where the layer's values begin, of the same shape.
     pub values_offset: usize,
@@ -67,9 +84,10 @@ impl KvRows<'_> {
         self.pages.len() * PAGE_POSITIONS
     }
 
-    /// Whether all pages are in the pool and hold rows of `row` elements.
+    /// Whether all pages are in the pool and hold rows of `row` numbers.
     fn fits(&self, row: usize) -> bool {
         let last_offset = self.keys_offset.max(self.values_offset);
+        let row = row / self.pool.numbers();
         let pages = self.pool.len() / self.page_elements.max(1);
         last_offset + PAGE_POSITIONS * row <= self.page_elements
             && self.pages.iter().all(|&page| (page as usize) < pages)
@@ -159,6 +177,8 @@ pub fn attention(team: &Team<'_>, kernels: Kernels, attention: Attention<'_>) {
         "{} pages are fewer than {positions} positions need",
         cache.pages.len()
     );
+    let numbers = cache.pool.numbers();
+    assert!(shape.head_dim.is_multiple_of(numbers), "heads of {} in blocks of {numbers}", shape.head_dim);
     assert!(cache.fits(shape.kv_row_len()), "a page lies outside the pool or is too small for {shape:?}");
     let needed = shape.scratch_len(rows, team.threads());
     assert!(scratch.len() >= needed, "attention scratch of {} where {needed} are needed", scratch.len());

@@ -11,7 +11,7 @@ use half::f16;
 use super::block::{CacheElement, HeadRows, KeyRow, pack_keys, pack_values};
 use super::state::{State, exp_of};
 use super::tile::{Scores, score_tile, value_tile};
-use super::{AttentionShape, BLOCK_KEYS, KvElements, KvRows, SPAN_KEYS};
+use super::{AttentionShape, BLOCK_KEYS, BlockQ4, BlockQ8, KvElements, KvRows, SPAN_KEYS};
 use crate::Kernels;
 use crate::vector::dispatch::instantiate;
 use crate::vector::exponential;
@@ -308,7 +308,7 @@ fn attend_block<S: Simd, const Q: usize, const K: usize, const V: usize>(
 
 /// Keys and values of one head in one block.
 #[inline(always)]
-fn head_rows<'a, E>(
+fn head_rows<'a, E: CacheElement>(
     problem: &Problem<'_>,
     pool: &'a [E],
     kv_head: usize,
@@ -316,13 +316,13 @@ fn head_rows<'a, E>(
 ) -> (HeadRows<'a, E>, HeadRows<'a, E>) {
     let KvRows { pages, page_elements, keys_offset, values_offset, .. } = problem.cache;
     let AttentionShape { head_dim, .. } = problem.shape;
-    let head = kv_head * head_dim;
+    let head = kv_head * (head_dim / E::NUMBERS);
     let page = pages[block] as usize * page_elements;
     let next = pages[(block + 1).min(pages.len() - 1)] as usize * page_elements;
     let rows = |offset: usize| HeadRows {
         elements: &pool[page + offset + head..],
         next: &pool[next + offset + head..],
-        stride: problem.shape.kv_row_len(),
+        stride: problem.shape.kv_row_len() / E::NUMBERS,
         head_dim,
     };
     (rows(keys_offset), rows(values_offset))
@@ -365,53 +365,39 @@ fn attend<S: Simd, E: CacheElement, const Q: usize, const K: usize, const V: usi
     }
 }
 
-#[inline(always)]
-fn attend_f16<S: Simd, const Q: usize, const K: usize, const V: usize>(
-    s: S,
-    problem: &Problem<'_>,
-    pool: &[f16],
-    unit: &Unit,
-    span: usize,
-    work: &mut [f32],
-    state: &mut [f32],
-) {
-    attend::<S, f16, Q, K, V>(s, problem, pool, unit, span, work, state);
+/// One compiled copy of [`attend`] per kind of element.
+macro_rules! span_of {
+    ($name:ident, $body:ident, $element:ty) => {
+        #[inline(always)]
+        fn $body<S: Simd, const Q: usize, const K: usize, const V: usize>(
+            s: S,
+            problem: &Problem<'_>,
+            pool: &[$element],
+            unit: &Unit,
+            span: usize,
+            work: &mut [f32],
+            state: &mut [f32],
+        ) {
+            attend::<S, $element, Q, K, V>(s, problem, pool, unit, span, work, state);
+        }
+
+        instantiate! {
+            fn $name(
+                problem: &Problem<'_>,
+                pool: &[$element],
+                unit: &Unit,
+                span: usize,
+                work: &mut [f32],
+                state: &mut [f32],
+            ) => $body { avx512: [4, 4, 4], others: [4, 1, 1] }
+        }
+    };
 }
 
-#[inline(always)]
-fn attend_f32<S: Simd, const Q: usize, const K: usize, const V: usize>(
-    s: S,
-    problem: &Problem<'_>,
-    pool: &[f32],
-    unit: &Unit,
-    span: usize,
-    work: &mut [f32],
-    state: &mut [f32],
-) {
-    attend::<S, f32, Q, K, V>(s, problem, pool, unit, span, work, state);
-}
-
-instantiate! {
-    fn span_f16(
-        problem: &Problem<'_>,
-        pool: &[f16],
-        unit: &Unit,
-        span: usize,
-        work: &mut [f32],
-        state: &mut [f32],
-    ) => attend_f16 { avx512: [4, 4, 4], others: [4, 1, 1] }
-}
-
-instantiate! {
-    fn span_f32(
-        problem: &Problem<'_>,
-        pool: &[f32],
-        unit: &Unit,
-        span: usize,
-        work: &mut [f32],
-        state: &mut [f32],
-    ) => attend_f32 { avx512: [4, 4, 4], others: [4, 1, 1] }
-}
+span_of!(span_f16, attend_f16, f16);
+span_of!(span_f32, attend_f32, f32);
+span_of!(span_q8, attend_q8, BlockQ8);
+span_of!(span_q4, attend_q4, BlockQ4);
 
 /// Fills `state` with what the vectors of `unit` see of one span.
 pub(super) fn attend_span(
@@ -425,5 +411,7 @@ pub(super) fn attend_span(
     match problem.cache.pool {
         KvElements::F16(pool) => span_f16(kernels, problem, pool, unit, span, work, state),
         KvElements::F32(pool) => span_f32(kernels, problem, pool, unit, span, work, state),
+        KvElements::Q8(pool) => span_q8(kernels, problem, pool, unit, span, work, state),
+        KvElements::Q4(pool) => span_q4(kernels, problem, pool, unit, span, work, state),
     }
 }

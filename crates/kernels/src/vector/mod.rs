@@ -1,4 +1,4 @@
-//! Vector operations of a layer: activations, norms, softmax, rotary embeddings, f16 rows.
+//! Vector operations of a layer: activations, norms, softmax, rotary embeddings, rotation of heads, f16 rows.
 //!
 //! Owns the arithmetic between the matrix products: f32 in, f32 out, row-major. Every operation is written
 //! once over sixteen lanes (`simd.rs`) and compiled per instruction set (`dispatch.rs`); all give the same
@@ -8,6 +8,7 @@
 pub(crate) mod dispatch;
 mod elementwise;
 pub(crate) mod exponential;
+mod hadamard;
 mod half_rows;
 mod reduce;
 mod rope;
@@ -19,6 +20,7 @@ pub(crate) mod simd_x86;
 pub(crate) mod spans;
 
 pub use elementwise::{add_assign, exp, scale_add, sigmoid, silu, softplus, swiglu_in_place};
+pub use hadamard::{rotate_heads, rotate_heads_back, rotation_block};
 pub use half_rows::convert_to_f16;
 pub(crate) use reduce::rms_norm_rows;
 pub use reduce::{dot, max, rms_norm, rms_norm_in_place, softmax};

@@ -30,6 +30,14 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn load_half(self, from: &[f16; LANES]) -> Self::Lanes;
     /// Rounds to nearest, ties to even; NaN stays NaN.
     fn store_half(self, lanes: Self::Lanes, to: &mut [f16; LANES]);
+    /// The exact value of a half in all lanes.
+    fn splat_half(self, value: f16) -> Self::Lanes;
+    /// Sixteen signed bytes as numbers.
+    fn load_bytes(self, from: &[i8; LANES]) -> Self::Lanes;
+    /// The low (`HIGH` false) or the high four bits of sixteen bytes as numbers, less 8: between -8 and 7.
+    fn load_nibbles<const HIGH: bool>(self, from: &[u8; LANES]) -> Self::Lanes;
+    /// Rounds numbers between -128 and 127 to integers, half to even. No lane is NaN.
+    fn store_bytes(self, lanes: Self::Lanes, to: &mut [i8; LANES]);
 
     fn add(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
     fn sub(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
@@ -56,6 +64,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn reduce_larger(self, a: Self::Lanes) -> f32;
     /// Row `i`, lane `j` becomes row `j`, lane `i`.
     fn transpose(self, rows: &mut [Self::Lanes; LANES]);
+    /// Lane `i` becomes lane `i ^ DISTANCE`, for a distance of 1, 2, 4 or 8.
+    fn swap_lanes<const DISTANCE: usize>(self, a: Self::Lanes) -> Self::Lanes;
 }
 
 /// Plain Rust lanes.
@@ -110,6 +120,33 @@ impl Simd for Portable {
     fn store_half(self, lanes: Self::Lanes, to: &mut [f16; LANES]) {
         for (to, from) in to.iter_mut().zip(lanes) {
             *to = f16::from_f32_const(from);
+        }
+    }
+
+    #[inline(always)]
+    fn splat_half(self, value: f16) -> Self::Lanes {
+        [value.to_f32_const(); LANES]
+    }
+
+    #[inline(always)]
+    fn load_bytes(self, from: &[i8; LANES]) -> Self::Lanes {
+        from.map(f32::from)
+    }
+
+    #[inline(always)]
+    fn load_nibbles<const HIGH: bool>(self, from: &[u8; LANES]) -> Self::Lanes {
+        let mut result = [0.0; LANES];
+        for (to, from) in result.iter_mut().zip(from) {
+            let nibble = if HIGH { from >> 4 } else { from & 0x0f };
+            *to = f32::from(nibble) - 8.0;
+        }
+        result
+    }
+
+    #[inline(always)]
+    fn store_bytes(self, lanes: Self::Lanes, to: &mut [i8; LANES]) {
+        for (to, from) in to.iter_mut().zip(lanes) {
+            *to = from.round_ties_even() as i8;
         }
     }
 
@@ -222,6 +259,17 @@ impl Simd for Portable {
                 *lane = source[column];
             }
         }
+    }
+
+    #[inline(always)]
+    fn swap_lanes<const DISTANCE: usize>(self, a: Self::Lanes) -> Self::Lanes {
+        let mut result = [0.0; LANES];
+        let mut lane = 0;
+        while lane < LANES {
+            result[lane] = a[lane ^ DISTANCE];
+            lane += 1;
+        }
+        result
     }
 }
 

@@ -87,6 +87,37 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn splat_half(self, value: f16) -> Quarters {
+        [widen(with_features!(vdup_n_u16(value.to_bits()))); 4]
+    }
+
+    #[inline(always)]
+    fn load_bytes(self, from: &[i8; LANES]) -> Quarters {
+        // SAFETY: the reference covers the sixteen bytes.
+        with_features!(widened_bytes(vld1q_s8(from.as_ptr())))
+    }
+
+    #[inline(always)]
+    fn load_nibbles<const HIGH: bool>(self, from: &[u8; LANES]) -> Quarters {
+        // SAFETY: the reference covers the sixteen bytes.
+        with_features!({
+            let bytes = vld1q_u8(from.as_ptr());
+            let bits = if HIGH { vshrq_n_u8::<4>(bytes) } else { vandq_u8(bytes, vdupq_n_u8(0x0f)) };
+            widened_bytes(vsubq_s8(vreinterpretq_s8_u8(bits), vdupq_n_s8(8)))
+        })
+    }
+
+    #[inline(always)]
+    fn store_bytes(self, lanes: Quarters, to: &mut [i8; LANES]) {
+        // SAFETY: the reference covers the sixteen bytes.
+        with_features!({
+            let low = vqmovn_s16(words(lanes[0], lanes[1]));
+            let high = vqmovn_s16(words(lanes[2], lanes[3]));
+            vst1q_s8(to.as_mut_ptr(), vcombine_s8(low, high));
+        });
+    }
+
+    #[inline(always)]
     fn add(self, a: Quarters, b: Quarters) -> Quarters {
         quarters!(i, with_features!(vaddq_f32(a[i], b[i])))
     }
@@ -185,6 +216,36 @@ impl Simd for Neon {
             row += 1;
         }
     }
+
+    #[inline(always)]
+    fn swap_lanes<const DISTANCE: usize>(self, a: Quarters) -> Quarters {
+        match DISTANCE {
+            1 => quarters!(i, with_features!(vrev64q_f32(a[i]))),
+            2 => quarters!(i, with_features!(vextq_f32::<2>(a[i], a[i]))),
+            4 => [a[1], a[0], a[3], a[2]],
+            _ => [a[2], a[3], a[0], a[1]],
+        }
+    }
+}
+
+/// Eight numbers as integers, rounded to nearest, ties to even.
+#[inline]
+#[target_feature(enable = "neon")]
+fn words(low: float32x4_t, high: float32x4_t) -> int16x8_t {
+    vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(low)), vqmovn_s32(vcvtnq_s32_f32(high)))
+}
+
+/// Sixteen signed bytes as numbers.
+#[inline]
+#[target_feature(enable = "neon")]
+fn widened_bytes(bytes: int8x16_t) -> Quarters {
+    let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes)));
+    [
+        vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+        vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+        vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+        vcvtq_f32_s32(vmovl_s16(vget_high_s16(high))),
+    ]
 }
 
 #[inline]

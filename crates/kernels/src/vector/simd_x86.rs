@@ -87,6 +87,31 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn splat_half(self, value: f16) -> __m512 {
+        with_features!(_mm512_cvtph_ps(_mm256_set1_epi16(value.to_bits().cast_signed())))
+    }
+
+    #[inline(always)]
+    fn load_bytes(self, from: &[i8; LANES]) -> __m512 {
+        // SAFETY: as above, and the reference covers the 16 bytes; no alignment is asked for.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()))) }
+    }
+
+    #[inline(always)]
+    fn load_nibbles<const HIGH: bool>(self, from: &[u8; LANES]) -> __m512 {
+        with_features!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(nibbles::<HIGH>(from))))
+    }
+
+    #[inline(always)]
+    fn store_bytes(self, lanes: __m512, to: &mut [i8; LANES]) {
+        // SAFETY: as above, and the reference covers the 16 bytes; no alignment is asked for.
+        unsafe {
+            let bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(lanes));
+            _mm_storeu_si128(to.as_mut_ptr().cast(), bytes);
+        }
+    }
+
+    #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {
         with_features!(_mm512_add_ps(a, b))
     }
@@ -183,6 +208,16 @@ impl Simd for Avx512 {
             }
         });
     }
+
+    #[inline(always)]
+    fn swap_lanes<const DISTANCE: usize>(self, a: __m512) -> __m512 {
+        with_features!(match DISTANCE {
+            1 => _mm512_permute_ps::<0b1011_0001>(a),
+            2 => _mm512_permute_ps::<0b0100_1110>(a),
+            4 => _mm512_shuffle_f32x4::<0b1011_0001>(a, a),
+            _ => _mm512_shuffle_f32x4::<0b0100_1110>(a, a),
+        })
+    }
 }
 
 impl Simd for Avx2 {
@@ -228,6 +263,34 @@ impl Simd for Avx2 {
         unsafe {
             _mm_storeu_si128(to, _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(lanes[0]));
             _mm_storeu_si128(to.add(1), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(lanes[1]));
+        }
+    }
+
+    #[inline(always)]
+    fn splat_half(self, value: f16) -> [__m256; 2] {
+        with_features!([_mm256_cvtph_ps(_mm_set1_epi16(value.to_bits().cast_signed())); 2])
+    }
+
+    #[inline(always)]
+    fn load_bytes(self, from: &[i8; LANES]) -> [__m256; 2] {
+        // SAFETY: as above, and the reference covers the 16 bytes; no alignment is asked for.
+        unsafe { widened_bytes(_mm_loadu_si128(from.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_nibbles<const HIGH: bool>(self, from: &[u8; LANES]) -> [__m256; 2] {
+        with_features!(widened_bytes(nibbles::<HIGH>(from)))
+    }
+
+    #[inline(always)]
+    fn store_bytes(self, lanes: [__m256; 2], to: &mut [i8; LANES]) {
+        // SAFETY: as above, and the reference covers the 16 bytes; no alignment is asked for.
+        unsafe {
+            let words = _mm256_packs_epi32(_mm256_cvtps_epi32(lanes[0]), _mm256_cvtps_epi32(lanes[1]));
+            // The packing goes by halves of a register: quarters 0, 2, 1, 3.
+            let words = _mm256_permute4x64_epi64::<0b1101_1000>(words);
+            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(to.as_mut_ptr().cast(), bytes);
         }
     }
 
@@ -324,6 +387,36 @@ impl Simd for Avx2 {
             }
         });
     }
+
+    #[inline(always)]
+    fn swap_lanes<const DISTANCE: usize>(self, a: [__m256; 2]) -> [__m256; 2] {
+        with_features!(match DISTANCE {
+            1 => [_mm256_permute_ps::<0b1011_0001>(a[0]), _mm256_permute_ps::<0b1011_0001>(a[1])],
+            2 => [_mm256_permute_ps::<0b0100_1110>(a[0]), _mm256_permute_ps::<0b0100_1110>(a[1])],
+            4 => [_mm256_permute2f128_ps::<1>(a[0], a[0]), _mm256_permute2f128_ps::<1>(a[1], a[1])],
+            _ => [a[1], a[0]],
+        })
+    }
+}
+
+/// The low or the high four bits of each byte, less 8.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn nibbles<const HIGH: bool>(from: &[u8; LANES]) -> __m128i {
+    // SAFETY: the reference covers the 16 bytes; no alignment is asked for.
+    let bytes = unsafe { _mm_loadu_si128(from.as_ptr().cast()) };
+    let bytes = if HIGH { _mm_srli_epi16::<4>(bytes) } else { bytes };
+    _mm_sub_epi8(_mm_and_si128(bytes, _mm_set1_epi8(0x0f)), _mm_set1_epi8(8))
+}
+
+/// Sixteen signed bytes as numbers.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn widened_bytes(bytes: __m128i) -> [__m256; 2] {
+    [
+        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))),
+    ]
 }
 
 /// The last three halvings of [`Simd::reduce_add`].
