@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use coldpress::{BudgetSpec, Bytes, Capacity, Residency, SizeSpec};
+use coldpress::{BudgetSpec, Bytes, Capacity, KvType, Residency, SizeSpec};
 
 use crate::flags::{Flags, SeriesFlags};
 use crate::values::{policy, size};
@@ -42,6 +42,8 @@ pub enum Command {
     Inspect(InspectArguments),
     /// Write teacher-forced logits of given token ids as a .npy file [tokens, vocabulary].
     Logits(LogitsArguments),
+    /// Compare lossy settings with exact ones on a text: divergence, agreement, perplexity.
+    Eval(EvalArguments),
     /// Record which experts the tokens of some text choose, for `simulate`.
     Trace(TraceArguments),
     /// Measure how a model is read, cached and prefetched best under a budget, for later runs.
@@ -67,6 +69,7 @@ impl Command {
             Self::Pack(arguments) => arguments.json,
             Self::Inspect(arguments) => arguments.json,
             Self::Bench(arguments) => arguments.json,
+            Self::Eval(arguments) => arguments.json,
             Self::Doctor(arguments) => arguments.json,
             Self::Trace(arguments) => arguments.json,
             Self::Tune(arguments) => arguments.json,
@@ -291,6 +294,33 @@ pub struct LogitsArguments {
     /// The .npy file to write
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
+}
+
+/// Arguments of `eval`.
+#[derive(Debug, Args)]
+pub struct EvalArguments {
+    #[command(flatten)]
+    pub load: LoadArguments,
+    /// A file with text like that of later runs; it is read in windows of --ctx tokens [default: 512]
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Most tokens of the text that are compared
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = token_count)]
+    pub tokens: usize,
+    /// Precision of the KV cache of the exact run
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = exact_kv)]
+    pub exact_kv: KvType,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn exact_kv(text: &str) -> Result<KvType, String> {
+    let exact = KvType::ALL.into_iter().filter(|(_, kv_type)| !kv_type.is_lossy());
+    exact.clone().find(|&(name, _)| name == text).map(|(_, kv_type)| kv_type).ok_or_else(|| {
+        let names: Vec<&str> = exact.map(|(name, _)| name).collect();
+        format!("{text} is not exact; exact are {}", names.join(" and "))
+    })
 }
 
 /// Arguments of `bench`.

@@ -300,7 +300,7 @@ pub static ROWS: [Row; SettingKey::ALL.len() + 1] = [
     Row {
         key: SettingKey::Kv,
         value_name: "TYPE",
-        help: "Precision of the KV cache: f16, f32 [default: f16]",
+        help: "Precision of the KV cache: f16, f32, or smaller and lossy: q8, q4 [default: f16]",
         apply: |choices, text| {
             let kv = named(&KvType::ALL, text)?;
             choices.set(|configuration| configuration.kv_type(kv))

@@ -29,6 +29,8 @@ pub enum Use {
     Plan,
     /// Teacher-forced logits.
     Logits,
+    /// Two teacher-forced runs, compared.
+    Eval,
     /// A series of measurements.
     Bench,
     /// A recording of routing.
@@ -54,6 +56,7 @@ impl Use {
             Self::Serve => "serve",
             Self::Plan => "plan",
             Self::Logits => "logits",
+            Self::Eval => "eval",
             Self::Bench => "bench",
             Self::Trace { .. } => "trace",
             Self::Tune => "tune",
@@ -71,7 +74,7 @@ fn unused(key: SettingKey, used: Use) -> Option<&'static str> {
         (SettingKey::Thinking, Use::Run { raw: true, .. } | Use::Trace { raw: true }) => {
             Some("--raw goes past the chat template")
         }
-        (SettingKey::Thinking, Use::Logits | Use::Bench | Use::Tune) => Some("no chat template is used"),
+        (SettingKey::Thinking, Use::Logits | Use::Eval | Use::Bench | Use::Tune) => Some("no chat template is used"),
         (SettingKey::PreTokenizer, Use::Logits) => Some("the ids of the tokens are given"),
         (SettingKey::Hotlist, used) if !used.talks() => {
             Some("only `run`, `chat` and `serve` start with the experts of earlier runs")

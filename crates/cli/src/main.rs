@@ -13,6 +13,7 @@ mod disk;
 mod doctor;
 mod effects;
 mod environment;
+mod eval;
 mod flags;
 mod inspect;
 mod interrupt;
@@ -95,6 +96,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Ended> {
         Command::Pack(arguments) => pack::pack(&arguments, &environment),
         Command::Inspect(arguments) => inspect::inspect(&arguments),
         Command::Logits(arguments) => logits::logits(&arguments, &environment),
+        Command::Eval(arguments) => eval::eval(&arguments, &environment),
         Command::Bench(arguments) => bench::bench(&arguments, &environment),
         Command::Doctor(arguments) => doctor::doctor(&arguments, &environment),
         Command::Trace(arguments) => trace::trace(&arguments, &environment),

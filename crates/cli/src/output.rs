@@ -44,6 +44,11 @@ pub fn phases_ms(times: &coldpress::PhaseTimes) -> serde_json::Value {
     times.named().into_iter().map(|(name, time)| (name, serde_json::json!(milliseconds(time)))).collect()
 }
 
+/// What is lossy, to end a line with: `, lossy: kv q4`; nothing where nothing is.
+pub fn lossy(lossy: &[String]) -> String {
+    if lossy.is_empty() { String::new() } else { format!(", lossy: {}", lossy.join(", ")) }
+}
+
 /// Whether an error only says that the reader of standard output has gone.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

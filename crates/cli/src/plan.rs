@@ -78,6 +78,10 @@ fn shares(report: &PlanReport) -> String {
         "budget {budget} of {} usable, {} threads, {}\n\n",
         report.usable, report.threads, report.isa
     ));
+    if !report.lossy.is_empty() {
+        text.truncate(text.trim_end().len());
+        text.push_str(&format!("{}\n\n", output::lossy(&report.lossy)));
+    }
     let slots = format!("{} of {} experts at a time", plan.slot_count, plan.records_total);
     let context = if plan.kv_tokens == u64::from(plan.context) {
         format!("{} tokens, {}", plan.context, report.kv_type)

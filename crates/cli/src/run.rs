@@ -153,8 +153,9 @@ pub fn final_line(generation: &Generation, status: &Status) -> String {
             experts.evictions
         )
     });
+    let lossy = output::lossy(&status.plan.lossy);
     format!(
-        "peak {peak} of {budget}, {:.1} tok/s prefill, {:.1} tok/s decode{experts}",
+        "peak {peak} of {budget}, {:.1} tok/s prefill, {:.1} tok/s decode{experts}{lossy}",
         generation.prefill_tokens_per_second(),
         generation.decode_tokens_per_second(),
     )
@@ -224,7 +225,7 @@ fn report(generation: &Generation, status: &Status) -> serde_json::Value {
             "prefill": output::phases_ms(&generation.prefill_phases),
             "decode": output::phases_ms(&generation.decode_phases),
         },
-        "exact": true,
-        "lossy": [],
+        "exact": status.plan.lossy.is_empty(),
+        "lossy": status.plan.lossy,
     })
 }

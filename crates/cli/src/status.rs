@@ -87,6 +87,7 @@ impl Publication {
         let fixed = json!({
             "residency": status.plan.residency,
             "policy": status.policy,
+            "lossy": status.plan.lossy,
             "reader": status.reader,
             "experts_total": status.plan.plan.records_total,
             "press": status.press,
@@ -259,7 +260,9 @@ fn describe(state: &Value) -> String {
     if loading.is_some() {
         return format!("{program}\n");
     }
-    let mut lines = vec![format!("{program}, {}", word("/residency"))];
+    let lossy = state.pointer("/lossy").and_then(Value::as_array).into_iter().flatten();
+    let lossy: Vec<String> = lossy.filter_map(Value::as_str).map(plain).collect();
+    let mut lines = vec![format!("{program}, {}{}", word("/residency"), output::lossy(&lossy))];
     let mut row = |name: &str, text: String| lines.push(format!("  {name:<9}{text}"));
     row(
         "budget",

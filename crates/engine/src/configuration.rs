@@ -231,6 +231,7 @@ pub struct LoadConfiguration {
     pub(crate) chunk_tokens: Option<u32>,
     pub(crate) threads: Option<usize>,
     pub(crate) kv_type: KvType,
+    pub(crate) exact_kv: Option<KvType>,
     pub(crate) isa: Option<Isa>,
     pub(crate) reader: ReaderKind,
     pub(crate) prefetch: Option<Prefetch>,
@@ -317,7 +318,7 @@ impl LoadConfiguration {
         self.chosen_by(SettingKey::Threads, ChoiceOrigin::Flag)
     }
 
-    /// Precision of the KV cache. Default: f16.
+    /// Precision of the KV cache. Default: f16. `Q8` and `Q4` are lossy, and are refused for families for which they were not measured.
     #[must_use]
     pub fn kv_type(mut self, kv_type: KvType) -> Self {
         self.kv_type = kv_type;

@@ -24,6 +24,7 @@ mod configuration;
 mod disk;
 mod disk_tuning;
 mod error;
+mod eval;
 mod files;
 mod forecast;
 mod gate;
@@ -63,7 +64,7 @@ pub use coldpress_memory::{
     BudgetSpec, Bytes, DoesNotFit, Ledger, LedgerSnapshot, MachineFacts, MemoryError, Plan, SizeSpec,
     StorageFacts, StorageKind, Suggestion, Swap, SystemFacts, apart,
 };
-pub use coldpress_model::{KvType, Phase, PhaseStretch, PhaseTimes};
+pub use coldpress_model::{KvType, Phase, PhaseStretch, PhaseTimes, allowed_kv_types};
 pub use coldpress_text as text;
 pub use coldpress_text::Message;
 pub use coldpress_workers::THREADS_MAX;
@@ -75,6 +76,7 @@ pub use configuration::{
 pub use disk::{Ceiling, DiskFigure, DiskReport, Pattern, RandomReads, measure_disk, measure_random_reads};
 pub use disk_tuning::{Basis, PageCacheUse, Reading};
 pub use error::EngineError;
+pub use eval::{ComparedSide, Comparison, ComparisonObserver};
 pub use files::begins_with;
 pub use forecast::{DiskRoom, Forecast, ForecastRequest, WhatIf, forecast};
 pub use gate::{AddressSpace, Gate};

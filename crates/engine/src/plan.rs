@@ -18,13 +18,14 @@ use coldpress_memory::plan::{
 };
 use coldpress_memory::{Bytes, MachineFacts, Suggestion};
 use coldpress_model::{
-    BLOCK_ROWS, KvType, ModelSpec, PAGE_POSITIONS, describe, kv_bytes_per_token, largest_piece, scratch_cost,
+    BLOCK_ROWS, KvType, ModelSpec, PAGE_POSITIONS, check_kv_type, describe, kv_bytes_per_token, largest_piece, scratch_cost,
 };
 use coldpress_workers::WORKER_STACK_BYTES;
 
 use crate::configuration::{LoadConfiguration, PackUse, Residency};
 use crate::disk_tuning::Reading;
 use crate::error::EngineError;
+use crate::eval::{WINDOW_DEFAULT, kept_bytes};
 use crate::files::open_model;
 use crate::gate::Gate;
 use crate::keeper::SlotPlan;
@@ -106,6 +107,8 @@ pub struct PlanReport {
     pub isa: &'static str,
     /// Precision of the KV cache.
     pub kv_type: &'static str,
+    /// What makes answers differ from those of exact settings, in words such as `kv q4`; empty where nothing does.
+    pub lossy: Vec<String>,
     /// How experts are read.
     pub reading: Reading,
     /// Which record gives way, and who chose that.
@@ -204,6 +207,11 @@ pub(crate) fn prepare_file(
     let geometry = if spec.experts.is_empty() { None } else { Some(Geometry::new(&spec.experts)?) };
     let kernels =
         kernels_for(configuration.isa).map_err(|error| configuration.blame(SettingKey::Isa, error))?;
+    for kv_type in [Some(configuration.kv_type), configuration.exact_kv].into_iter().flatten() {
+        check_kv_type(&spec, kv_type, configuration.exact_kv.is_some()).map_err(|error| {
+            configuration.blame(SettingKey::Kv, EngineError::BadOption(error.to_string()))
+        })?;
+    }
     let mut notes = Vec::new();
     let pack = match &geometry {
         Some(geometry) if complete => packs::find(&configuration.pack, &file, &spec, geometry, &mut notes)?,
@@ -255,6 +263,7 @@ pub(crate) fn prepare_file(
         threads,
         isa: kernels.isa().name(),
         kv_type: configuration.kv_type.name(),
+        lossy: configuration.lossy(),
         reading,
         policy,
         notes: Vec::new(),
@@ -332,9 +341,10 @@ fn most_of(file: &ModelFile) -> String {
 
 /// Context and prefill chunk that nobody asked for.
 fn defaults(configuration: &LoadConfiguration) -> (u32, u32) {
+    let usual_context = if configuration.exact_kv.is_some() { WINDOW_DEFAULT } else { CONTEXT_DEFAULT };
     let low = |key, small, usual| if configuration.low_ram_chooses(key) { small } else { usual };
     (
-        low(SettingKey::Context, LOW_RAM_CONTEXT, CONTEXT_DEFAULT),
+        low(SettingKey::Context, LOW_RAM_CONTEXT, usual_context),
         low(SettingKey::Chunk, LOW_RAM_CHUNK, CHUNK_DEFAULT),
     )
 }
@@ -513,7 +523,8 @@ impl Shares<'_> {
             fixed: Bytes(self.fixed_bytes(configuration.pre_tokenizer.as_deref())?),
             dense: Bytes((spec.dense_bytes() as u64).next_multiple_of(self.facts.page_size as u64)),
             kv_fixed: Bytes::ZERO,
-            kv_per_token: kv_per_token(configuration.kv_type),
+            kv_per_token: kv_per_token(configuration.kv_type)
+                .saturating_add(configuration.exact_kv.map_or(Bytes::ZERO, kv_per_token)),
             kv_tokens_minimum: configuration.kv_positions,
             kv_page_tokens: PAGE_POSITIONS as u32,
             kv_windows: Vec::new(),
@@ -525,6 +536,7 @@ impl Shares<'_> {
             )
             .saturating_add(self.telemetry_bytes(configuration))
             .saturating_add(configuration.recording)
+            .saturating_add(configuration.exact_kv.map_or(Bytes::ZERO, |_| kept_bytes(spec.vocabulary)))
             .saturating_add(self.serving_bytes(configuration)),
             scratch_per_chunk_token: Bytes(scratch.per_row),
             scratch_per_block_token: Bytes(scratch.per_block_row),

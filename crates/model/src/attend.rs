@@ -23,6 +23,25 @@ fn follow_memory(engine: &mut ForwardEngine<'_, '_>) {
     }
 }
 
+/// Rotates queries, keys and values for a cache that stores few bits. Products of queries and keys stay what they are, and the
+/// sums of values come out rotated.
+fn turn_heads(engine: &mut ForwardEngine<'_, '_>, spec: &AttentionSpec, rows: usize) {
+    let (team, kernels) = (engine.team, engine.kernels);
+    let AttentionShape { head_dim, .. } = spec.shape;
+    let (query_width, kv_width) = (spec.shape.query_row_len(), spec.shape.kv_row_len());
+    let Scratch { query, key, value, .. } = &mut *engine.scratch;
+    for (buffer, width) in [(query, query_width), (key, kv_width), (value, kv_width)] {
+        vector::rotate_heads(team, kernels, &mut buffer.as_mut_slice_of::<f32>()[..rows * width], head_dim);
+    }
+}
+
+/// Takes the rotation of the values out of the attention result.
+fn turn_heads_back(engine: &mut ForwardEngine<'_, '_>, spec: &AttentionSpec, rows: usize) {
+    let (team, kernels) = (engine.team, engine.kernels);
+    let result = engine.scratch.input.floats_mut(rows * spec.shape.query_row_len());
+    vector::rotate_heads_back(team, kernels, result, spec.shape.head_dim);
+}
+
 impl Model {
     /// Adds the attention of `layer` to the residual stream of the rows of a block and fills the KV cache.
     pub(crate) fn attend(
@@ -36,8 +55,14 @@ impl Model {
         let spec = &self.spec.layers[layer].attention;
         self.project(engine, layer, block);
         self.rotate(engine, spec, block);
+        if engine.pool.kv_type().rotates() {
+            turn_heads(engine, spec, rows);
+        }
         follow_memory(engine);
         self.attend_segments(engine, spec, segments, layer, block);
+        if engine.pool.kv_type().rotates() {
+            turn_heads_back(engine, spec, rows);
+        }
         follow_memory(engine);
 
         let hidden = self.spec.hidden;

@@ -66,6 +66,16 @@ pub enum ModelError {
     /// The pool of the KV cache has too few free pages.
     #[error(transparent)]
     PoolFull(#[from] PoolFull),
+    /// The KV cache cannot or may not be stored as asked.
+    #[error("the KV cache cannot be {kv_type}: {reason}; allowed: {allowed}")]
+    KvType {
+        /// The type that was asked for.
+        kv_type: &'static str,
+        /// Why not.
+        reason: String,
+        /// Types that can be used.
+        allowed: String,
+    },
     /// A token id outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {vocabulary} entries")]
     UnknownToken {

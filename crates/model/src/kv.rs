@@ -4,10 +4,14 @@
 //! `[PAGE_POSITIONS, kv_heads * head_dim]`, then all values. A [`Sequence`] is a table of pages and a length; sequences with a
 //! common beginning have pages in common, which are counted. A page with more than one owner is never written: whoever
 //! appends to one gets a copy first ([`KvPool::extend`]). Rows past a sequence's length are scratch: a forward pass writes them
-//! and commits them only when it succeeded.
-//! Refuses: growing, shifting, quantising, deciding who gives way when the pool is full.
+//! and commits them only when it succeeded. What is stored of a row depends on that row and the [`KvType`] alone: a type of a few bits
+//! rounds blocks of one head of one position, so sharing, copying and cutting pages change no bit under any type.
+//! Refuses: growing, shifting, changing the type of what is stored, deciding who gives way when the pool is full, rotating heads (the
+//! forward pass does, in `attend.rs`, for types that ask for it).
 
-use coldpress_kernels::attention::{KvElements, KvRows, PAGE_POSITIONS};
+use coldpress_kernels::attention::{
+    BLOCK_NUMBERS, BlockQ4, BlockQ8, KvElements, KvRows, PAGE_POSITIONS, quantize_q4, quantize_q8,
+};
 use coldpress_kernels::{Kernels, vector};
 use coldpress_memory::{Buffer, Bytes, Ledger, Purpose};
 use coldpress_workers::Team;
@@ -24,18 +28,46 @@ pub enum KvType {
     F16,
     /// Single precision, for comparison with references.
     F32,
+    /// Blocks of 32 signed bytes with an f16 scale. Lossy.
+    Q8,
+    /// Blocks of 32 four-bit numbers with an f16 scale, of heads that were rotated. Lossy.
+    Q4,
 }
 
 impl KvType {
     /// All types with their names on the command line.
-    pub const ALL: [(&'static str, Self); 2] = [("f16", Self::F16), ("f32", Self::F32)];
+    pub const ALL: [(&'static str, Self); 4] =
+        [("f16", Self::F16), ("f32", Self::F32), ("q8", Self::Q8), ("q4", Self::Q4)];
 
-    /// Bytes of one element.
-    pub fn element_bytes(self) -> usize {
+    /// Numbers that are stored together, and the bytes they take.
+    const fn element(self) -> (usize, usize) {
         match self {
-            Self::F16 => 2,
-            Self::F32 => 4,
+            Self::F16 => (1, size_of::<f16>()),
+            Self::F32 => (1, size_of::<f32>()),
+            Self::Q8 => (BLOCK_NUMBERS, size_of::<BlockQ8>()),
+            Self::Q4 => (BLOCK_NUMBERS, size_of::<BlockQ4>()),
         }
+    }
+
+    /// Bytes of a row of `numbers`, a multiple of what the type stores together.
+    pub const fn row_bytes(self, numbers: usize) -> usize {
+        let (together, bytes) = self.element();
+        numbers.div_ceil(together) * bytes
+    }
+
+    /// Whether it gives other logits than half precision at the price of the model's quality.
+    pub const fn is_lossy(self) -> bool {
+        matches!(self, Self::Q8 | Self::Q4)
+    }
+
+    /// Whether queries, keys and values are rotated ([`vector::rotate_heads`]) before they meet the cache.
+    pub(crate) const fn rotates(self) -> bool {
+        matches!(self, Self::Q4)
+    }
+
+    /// What the number of elements of a head must be a multiple of.
+    pub(crate) const fn head_multiple(self) -> usize {
+        self.element().0
     }
 
     /// Name as used on the command line.
@@ -43,13 +75,15 @@ impl KvType {
         match self {
             Self::F16 => "f16",
             Self::F32 => "f32",
+            Self::Q8 => "q8",
+            Self::Q4 => "q4",
         }
     }
 }
 
 /// Bytes that one position takes over all layers.
 pub fn kv_bytes_per_token(spec: &ModelSpec, kv_type: KvType) -> usize {
-    2 * kv_rows(spec).sum::<usize>() * kv_type.element_bytes()
+    2 * kv_rows(spec).map(|row| kv_type.row_bytes(row)).sum::<usize>()
 }
 
 fn kv_rows(spec: &ModelSpec) -> impl Iterator<Item = usize> {
@@ -103,7 +137,7 @@ impl Sequence {
 pub struct KvPool {
     buffer: Buffer,
     kv_type: KvType,
-    /// Elements of one page.
+    /// Elements of one page: numbers, or blocks of them.
     page_elements: usize,
     layers: Vec<LayerPlace>,
     /// Owners of each page; 0 is a free page.
@@ -115,6 +149,8 @@ pub struct KvPool {
 /// Where a layer is in each page, in elements.
 #[derive(Clone, Copy)]
 struct LayerPlace {
+    /// Numbers of one position's keys.
+    numbers: usize,
     /// Elements of one position's keys.
     row: usize,
     keys: usize,
@@ -126,11 +162,14 @@ impl KvPool {
     ///
     /// # Errors
     /// The ledger has no room.
+    ///
+    /// # Panics
+    /// The type does not suit the model's heads ([`crate::check_kv_type`]).
     pub fn new(ledger: &Ledger, spec: &ModelSpec, kv_type: KvType, pages: usize) -> Result<Self, ModelError> {
         Self::with_rows(ledger, kv_rows(spec), kv_type, pages)
     }
 
-    /// As [`KvPool::new`], from the elements of one position's keys in each layer.
+    /// As [`KvPool::new`], from the numbers of one position's keys in each layer.
     fn with_rows(
         ledger: &Ledger,
         rows: impl Iterator<Item = usize>,
@@ -138,14 +177,16 @@ impl KvPool {
         pages: usize,
     ) -> Result<Self, ModelError> {
         let mut page_elements = 0;
+        let (together, element_bytes) = kv_type.element();
         let layers = rows
-            .map(|row| {
-                let keys = page_elements;
+            .map(|numbers| {
+                assert!(numbers.is_multiple_of(together), "rows of {numbers} as {}", kv_type.name());
+                let (row, keys) = (numbers / together, page_elements);
                 page_elements += 2 * PAGE_POSITIONS * row;
-                LayerPlace { row, keys, values: keys + PAGE_POSITIONS * row }
+                LayerPlace { numbers, row, keys, values: keys + PAGE_POSITIONS * row }
             })
             .collect();
-        let bytes = (page_elements * kv_type.element_bytes()) as u64 * pages as u64;
+        let bytes = (page_elements * element_bytes) as u64 * pages as u64;
         let buffer = Buffer::new(ledger, Purpose::KvCache, Bytes(bytes))?;
         let free = (0..pages as u32).rev().collect();
         Ok(Self { buffer, kv_type, page_elements, layers, owners: vec![0; pages], free })
@@ -163,7 +204,12 @@ impl KvPool {
 
     /// Bytes of one page.
     pub fn page_bytes(&self) -> usize {
-        self.page_elements * self.kv_type.element_bytes()
+        self.page_elements * self.kv_type.element().1
+    }
+
+    /// How keys and values are stored.
+    pub fn kv_type(&self) -> KvType {
+        self.kv_type
     }
 
     /// Owners of a page; 0 for a free one.
@@ -315,7 +361,7 @@ impl KvPool {
 
     /// Copies the first `rows` positions of all layers, at most a page of them.
     fn copy_rows(&mut self, from: u32, to: u32, rows: usize) {
-        let (element, page) = (self.kv_type.element_bytes(), self.page_bytes());
+        let (element, page) = (self.kv_type.element().1, self.page_bytes());
         let (from, to) = (from as usize * page, to as usize * page);
         let all = self.buffer.as_bytes_mut();
         for place in &self.layers {
@@ -339,22 +385,30 @@ impl KvPool {
         keys: &[f32],
         values: &[f32],
     ) {
-        let LayerPlace { row, keys: keys_at, values: values_at } = self.layers[layer];
-        let end = position + keys.len() / row;
+        let LayerPlace { numbers, row, keys: keys_at, values: values_at } = self.layers[layer];
+        let end = position + keys.len() / numbers;
         let mut first = position;
         while first < end {
             let index = first / PAGE_POSITIONS;
             let next = end.min((index + 1) * PAGE_POSITIONS);
             let page = sequence.pages[index] as usize * self.page_elements;
-            let source = (first - position) * row..(next - position) * row;
+            let source = (first - position) * numbers..(next - position) * numbers;
             let from = page + first % PAGE_POSITIONS * row;
             for (rows, at) in [(&keys[source.clone()], keys_at), (&values[source.clone()], values_at)] {
-                let place = from + at..from + at + rows.len();
+                let place = from + at..from + at + (next - first) * row;
                 match self.kv_type {
                     KvType::F32 => self.buffer.as_mut_slice_of::<f32>()[place].copy_from_slice(rows),
                     KvType::F16 => {
                         let place = &mut self.buffer.as_mut_slice_of::<f16>()[place];
                         vector::convert_to_f16(team, kernels, rows, place);
+                    }
+                    KvType::Q8 => {
+                        let place = &mut self.buffer.as_mut_slice_of::<BlockQ8>()[place];
+                        quantize_q8(team, kernels, rows, place);
+                    }
+                    KvType::Q4 => {
+                        let place = &mut self.buffer.as_mut_slice_of::<BlockQ4>()[place];
+                        quantize_q4(team, kernels, rows, place);
                     }
                 }
             }
@@ -369,6 +423,8 @@ impl KvPool {
             pool: match self.kv_type {
                 KvType::F32 => KvElements::F32(self.buffer.as_slice_of::<f32>()),
                 KvType::F16 => KvElements::F16(self.buffer.as_slice_of::<f16>()),
+                KvType::Q8 => KvElements::Q8(self.buffer.as_slice_of::<BlockQ8>()),
+                KvType::Q4 => KvElements::Q4(self.buffer.as_slice_of::<BlockQ4>()),
             },
             pages: &sequence.pages,
             page_elements: self.page_elements,

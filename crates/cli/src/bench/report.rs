@@ -119,6 +119,7 @@ fn configuration(bench: &Bench, measured: &Measured) -> Value {
         "threads": status.plan.threads,
         "isa": status.plan.isa,
         "kv_type": status.plan.kv_type,
+        "lossy": status.plan.lossy,
         "context": plan.context,
         "chunk_tokens": plan.chunk_tokens,
         "slots": plan.slot_count,

@@ -138,6 +138,8 @@ pub(super) struct Figures {
 pub struct ServiceStatus {
     /// Memory, expert store and pressure.
     pub runtime: LiveStatus,
+    /// What makes answers differ from those of exact settings, in words such as `kv q4`.
+    pub lossy: Vec<String>,
     /// Requests that wait.
     pub waiting: usize,
     /// Most that may wait.
@@ -372,6 +374,7 @@ impl ServiceClient {
         };
         ServiceStatus {
             runtime: shared.handle.status(),
+            lossy: shared.plan.lossy.clone(),
             waiting,
             waiting_max,
             running: figures.running,

@@ -9,9 +9,12 @@ use crate::error::ModelError;
 use crate::spec::{ModelSpec, RopePairing, RopeSpec};
 
 mod blocks;
+mod kv_types;
 mod llama;
 mod qwen2moe;
 mod qwen3moe;
+
+pub use kv_types::{allowed_kv_types, check_kv_type};
 
 type Describe = fn(&mut SpecBuilder<'_>) -> Result<Outline, ModelError>;
 

@@ -12,8 +12,10 @@ use coldpress_workers::Workers;
 
 use super::*;
 
-/// Elements of a row in each layer.
-const ROWS: [usize; 2] = [2, 3];
+/// Numbers of a row in each layer: one block of the types that store blocks, and two.
+const ROWS: [usize; 2] = [32, 64];
+/// Numbers of a row that are compared.
+const COMPARED: [usize; 4] = [0, 1, 17, 31];
 const PAGES: usize = 24;
 const CONTEXT: usize = 400;
 
@@ -28,30 +30,43 @@ struct Known {
     stamps: Vec<u32>,
 }
 
-/// What is written for a stamp: element `index` of the keys (0) or values (1) of a layer. Small whole numbers, exact in f16.
-fn element(stamp: u32, layer: usize, part: usize, index: usize) -> f32 {
-    ((stamp as usize * 31 + layer * 7 + part * 3 + index) % 2003) as f32
+/// What is written for a stamp: number `index` of the keys (0) or values (1) of a layer. Whole numbers that every type stores exactly,
+/// because the first one of a block makes its scale 1.
+fn element(kv_type: KvType, stamp: u32, layer: usize, part: usize, index: usize) -> f32 {
+    let mixed = stamp as usize * 31 + layer * 7 + part * 3 + index;
+    match (kv_type, index % BLOCK_NUMBERS) {
+        (KvType::F16 | KvType::F32, _) => (mixed % 2003) as f32,
+        (KvType::Q8, 0) => 127.0,
+        (KvType::Q8, _) => (mixed % 251) as f32 - 125.0,
+        (KvType::Q4, 0) => -8.0,
+        (KvType::Q4, _) => (mixed % 15) as f32 - 7.0,
+    }
 }
 
 fn write(pool: &mut KvPool, team: &Team<'_>, sequence: &Sequence, stamps: &[u32]) {
     for (layer, row) in ROWS.into_iter().enumerate() {
         let rows = |part| -> Vec<f32> {
-            let row = |&stamp| (0..row).map(move |index| element(stamp, layer, part, index));
+            let kv_type = pool.kv_type();
+            let row = |&stamp| (0..row).map(move |index| element(kv_type, stamp, layer, part, index));
             stamps.iter().flat_map(row).collect()
         };
-        pool.write(team, Kernels::detect(), layer, sequence, sequence.len(), &rows(0), &rows(1));
+        let (keys, values) = (rows(0), rows(1));
+        pool.write(team, Kernels::detect(), layer, sequence, sequence.len(), &keys, &values);
     }
 }
 
-/// An element as attention would find it.
+/// A number as attention would find it.
 fn read(pool: &KvPool, sequence: &Sequence, layer: usize, part: usize, position: usize, index: usize) -> f32 {
     let rows = pool.rows(layer, sequence);
     let offset = [rows.keys_offset, rows.values_offset][part];
     let page = rows.pages[position / PAGE_POSITIONS] as usize * rows.page_elements;
-    let at = page + offset + position % PAGE_POSITIONS * ROWS[layer] + index;
+    let (together, _) = pool.kv_type().element();
+    let at = page + offset + position % PAGE_POSITIONS * (ROWS[layer] / together) + index / together;
     match rows.pool {
         KvElements::F16(elements) => elements[at].to_f32(),
         KvElements::F32(elements) => elements[at],
+        KvElements::Q8(blocks) => blocks[at].numbers()[index % together],
+        KvElements::Q4(blocks) => blocks[at].numbers()[index % together],
     }
 }
 
@@ -76,9 +91,10 @@ impl World {
             }
             for (position, &stamp) in known.stamps.iter().enumerate() {
                 for (layer, part) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                    for index in 0..ROWS[layer] {
+                    for index in COMPARED.map(|index| (index + 32 * position) % ROWS[layer]) {
                         let found = read(&self.pool, sequence, layer, part, position, index);
-                        assert_eq!(found, element(stamp, layer, part, index), "position {position}");
+                        let expected = element(self.pool.kv_type(), stamp, layer, part, index);
+                        assert_eq!(found, expected, "position {position} of {:?}", self.pool.kv_type());
                     }
                 }
             }
@@ -182,7 +198,7 @@ fn pages_of_others_are_never_written_and_all_are_counted() {
     let mut refused = 0;
     for seed in 0..24 {
         let mut random = Random::new(seed);
-        let kv_type = if seed % 2 == 0 { KvType::F16 } else { KvType::F32 };
+        let (_, kv_type) = KvType::ALL[seed as usize % KvType::ALL.len()];
         let mut world =
             World { pool: pool(kv_type, PAGES), known: Vec::new(), kept: Vec::new(), stamps: 0, refused: 0 };
         Workers::new(1).enter(|team| {
@@ -234,4 +250,39 @@ fn a_shared_page_is_not_handed_out_for_writing() {
     pool.page_mut(page).fill(1);
     pool.retain(page);
     pool.page_mut(page);
+}
+
+#[test]
+fn quantised_rows_depend_on_themselves_alone() {
+    for kv_type in [KvType::Q8, KvType::Q4] {
+        let mut random = Random::new(7);
+        let positions = 2 * PAGE_POSITIONS + 9;
+        let mut noise = |row: usize| -> Vec<f32> {
+            (0..positions * row).map(|_| (random.below(20_001) as f32 - 1e4) / 331.0).collect()
+        };
+        let rows = ROWS.map(|row| [noise(row), noise(row)]);
+        // All rows at once, and one after the other in a page that held something else before.
+        let pages = [positions, 1].map(|chunk| {
+            let mut pool = pool(kv_type, 4);
+            let mut sequence = Sequence::new(CONTEXT);
+            pool.extend(&mut sequence, positions).expect("free");
+            for &page in sequence.pages() {
+                pool.page_mut(page).fill(0x5a * u8::from(chunk == 1));
+            }
+            Workers::new(2).enter(|team| {
+                for first in (0..positions).step_by(chunk) {
+                    for (layer, [keys, values]) in rows.iter().enumerate() {
+                        let part = first * ROWS[layer]..(first + chunk) * ROWS[layer];
+                        let (keys, values) = (&keys[part.clone()], &values[part]);
+                        pool.write(team, Kernels::detect(), layer, &sequence, first, keys, values);
+                    }
+                    sequence.commit(chunk);
+                }
+            });
+            let whole = &sequence.pages()[..2];
+            whole.iter().map(|&page| pool.page(page).to_vec()).collect::<Vec<_>>()
+        });
+        assert!(pages[0] == pages[1], "{} depends on the rows beside it", kv_type.name());
+        assert_ne!(pages[0][0], pages[0][1]);
+    }
 }
