@@ -8,14 +8,15 @@
 
 use coldpress_memory::{Buffer, Bytes, Purpose};
 use coldpress_model::{
-    ForwardEngine, ForwardObserver, KvPool, KvType, LogitsWanted, ModelError, Segment, Sequence,
-    kv_bytes_per_token,
+    ForwardEngine, ForwardObserver, KvPool, KvType, LogitsWanted, ModelError, ModelSpec, Segment, Sequence,
+    check_kv_type, kv_bytes_per_token,
 };
 use coldpress_text::{ParseSpecial, Tokenizer};
 
 use crate::configuration::LoadConfiguration;
 use crate::error::EngineError;
 use crate::runtime::Runtime;
+use crate::settings::SettingKey;
 
 /// Context, which is the window, where nobody asks for another one.
 pub(crate) const WINDOW_DEFAULT: u32 = 512;
@@ -31,8 +32,8 @@ fn kept_rows(vocabulary: usize) -> usize {
     (KEPT_BYTES / size_of::<f32>() / vocabulary.max(1)).clamp(*GROUP_ROWS.start(), *GROUP_ROWS.end())
 }
 
-/// Memory for the logits that are kept, part of the plan's scratch.
-pub(crate) fn kept_bytes(vocabulary: usize) -> Bytes {
+/// Memory for the logits that are kept.
+fn kept_bytes(vocabulary: usize) -> Bytes {
     Bytes((kept_rows(vocabulary) * vocabulary * size_of::<f32>()) as u64)
 }
 
@@ -304,6 +305,23 @@ impl LoadConfiguration {
     pub fn comparing(mut self, exact: KvType) -> Self {
         self.exact_kv = Some(exact);
         self
+    }
+
+    /// Whether the KV caches can be what they were asked to be, and may.
+    pub(crate) fn check_kv(&self, spec: &ModelSpec) -> Result<(), EngineError> {
+        self.kv_types()
+            .try_for_each(|kv_type| check_kv_type(spec, kv_type, self.exact_kv.is_some()))
+            .map_err(|error| self.blame(SettingKey::Kv, EngineError::BadOption(error.to_string())))
+    }
+
+    /// The type of each KV cache: one, or two where they are compared.
+    pub(crate) fn kv_types(&self) -> impl Iterator<Item = KvType> {
+        std::iter::once(self.kv_type).chain(self.exact_kv)
+    }
+
+    /// Memory for logits that a comparison keeps, part of the plan's scratch.
+    pub(crate) fn kept_bytes(&self, vocabulary: usize) -> Bytes {
+        self.exact_kv.map_or(Bytes::ZERO, |_| kept_bytes(vocabulary))
     }
 
     /// What makes answers differ from those of exact settings, in words such as `kv q4`; empty if nothing does.

@@ -18,14 +18,14 @@ use coldpress_memory::plan::{
 };
 use coldpress_memory::{Bytes, MachineFacts, Suggestion};
 use coldpress_model::{
-    BLOCK_ROWS, KvType, ModelSpec, PAGE_POSITIONS, check_kv_type, describe, kv_bytes_per_token, largest_piece, scratch_cost,
+    BLOCK_ROWS, KvType, ModelSpec, PAGE_POSITIONS, describe, kv_bytes_per_token, largest_piece, scratch_cost,
 };
 use coldpress_workers::WORKER_STACK_BYTES;
 
 use crate::configuration::{LoadConfiguration, PackUse, Residency};
 use crate::disk_tuning::Reading;
 use crate::error::EngineError;
-use crate::eval::{WINDOW_DEFAULT, kept_bytes};
+use crate::eval::WINDOW_DEFAULT;
 use crate::files::open_model;
 use crate::gate::Gate;
 use crate::keeper::SlotPlan;
@@ -207,11 +207,7 @@ pub(crate) fn prepare_file(
     let geometry = if spec.experts.is_empty() { None } else { Some(Geometry::new(&spec.experts)?) };
     let kernels =
         kernels_for(configuration.isa).map_err(|error| configuration.blame(SettingKey::Isa, error))?;
-    for kv_type in [Some(configuration.kv_type), configuration.exact_kv].into_iter().flatten() {
-        check_kv_type(&spec, kv_type, configuration.exact_kv.is_some()).map_err(|error| {
-            configuration.blame(SettingKey::Kv, EngineError::BadOption(error.to_string()))
-        })?;
-    }
+    configuration.check_kv(&spec)?;
     let mut notes = Vec::new();
     let pack = match &geometry {
         Some(geometry) if complete => packs::find(&configuration.pack, &file, &spec, geometry, &mut notes)?,
@@ -341,7 +337,7 @@ fn most_of(file: &ModelFile) -> String {
 
 /// Context and prefill chunk that nobody asked for.
 fn defaults(configuration: &LoadConfiguration) -> (u32, u32) {
-    let usual_context = if configuration.exact_kv.is_some() { WINDOW_DEFAULT } else { CONTEXT_DEFAULT };
+    let usual_context = configuration.exact_kv.map_or(CONTEXT_DEFAULT, |_| WINDOW_DEFAULT);
     let low = |key, small, usual| if configuration.low_ram_chooses(key) { small } else { usual };
     (
         low(SettingKey::Context, LOW_RAM_CONTEXT, usual_context),
@@ -523,8 +519,7 @@ impl Shares<'_> {
             fixed: Bytes(self.fixed_bytes(configuration.pre_tokenizer.as_deref())?),
             dense: Bytes((spec.dense_bytes() as u64).next_multiple_of(self.facts.page_size as u64)),
             kv_fixed: Bytes::ZERO,
-            kv_per_token: kv_per_token(configuration.kv_type)
-                .saturating_add(configuration.exact_kv.map_or(Bytes::ZERO, kv_per_token)),
+            kv_per_token: configuration.kv_types().map(kv_per_token).sum(),
             kv_tokens_minimum: configuration.kv_positions,
             kv_page_tokens: PAGE_POSITIONS as u32,
             kv_windows: Vec::new(),
@@ -536,7 +531,7 @@ impl Shares<'_> {
             )
             .saturating_add(self.telemetry_bytes(configuration))
             .saturating_add(configuration.recording)
-            .saturating_add(configuration.exact_kv.map_or(Bytes::ZERO, |_| kept_bytes(spec.vocabulary)))
+            .saturating_add(configuration.kept_bytes(spec.vocabulary))
             .saturating_add(self.serving_bytes(configuration)),
             scratch_per_chunk_token: Bytes(scratch.per_row),
             scratch_per_block_token: Bytes(scratch.per_block_row),

@@ -1,7 +1,7 @@
 //! Logits are the same bits and greedy tokens the same ids under every setting that may change only speed and memory.
 //!
 //! Settings: residency (with how mapped experts are given back), pack, eviction policy, prefetch, reader, parts of a record,
-//! slots, chunk, threads, instruction set. Their product has millions of members; here every pair of values of any two of them
+//! slots, chunk, threads, instruction set, and the type of the KV cache, which is compared with itself: each type has bits of its own. Their product has millions of members; here every pair of values of any two of them
 //! occurs at least once (`common/pairs.rs`). The values come from the tables of the library, so a policy, mode or reader
 //! that is added there is covered without a change here; a new kind of pack use stops this file from compiling.
 //! One tiny model runs every row, the one with a shared expert every fourth, the bundled one with quantised weights every eleventh.
@@ -13,7 +13,7 @@ use std::path::Path;
 use crate::common::pairs::pairs;
 use crate::common::{Reference, demo, load, logits};
 use coldpress::{
-    ChoiceOrigin, ForceMode, GenerateOptions, Isa, LoadConfiguration, POLICIES, PackUse, Prefetch,
+    ChoiceOrigin, ForceMode, GenerateOptions, Isa, KvType, LoadConfiguration, POLICIES, PackUse, Prefetch,
     ReaderKind, Residency, Runtime, Silent, pack_model,
 };
 
@@ -64,11 +64,20 @@ fn homes() -> Vec<Home> {
     homes
 }
 
+fn kv_types(model: &Path) -> Vec<KvType> {
+    let works = |kv_type: &KvType| {
+        coldpress::plan(model, &LoadConfiguration::default().context(256).kv_type(*kv_type)).is_ok()
+    };
+    KvType::ALL.into_iter().map(|(_, kv_type)| kv_type).filter(works).collect()
+}
+
 /// The lists that rows choose from.
 struct Settings {
     homes: Vec<Home>,
     isas: Vec<Isa>,
     chunks: Vec<u32>,
+    /// Those that the model may use.
+    kv_types: Vec<KvType>,
 }
 
 impl Settings {
@@ -78,10 +87,11 @@ impl Settings {
             homes: homes(),
             isas: Isa::ALL.into_iter().filter(runs).collect(),
             chunks: vec![1, 7, 31, 32, 33, ids.len() as u32],
+            kv_types: kv_types(model),
         }
     }
 
-    fn sizes(&self) -> [usize; 9] {
+    fn sizes(&self) -> [usize; 10] {
         [
             self.homes.len(),
             POLICIES.len(),
@@ -92,6 +102,7 @@ impl Settings {
             SLOTS.len(),
             THREADS.len(),
             self.isas.len(),
+            self.kv_types.len(),
         ]
     }
 
@@ -109,6 +120,7 @@ impl Settings {
             .split(SPLITS[row[5]])
             .threads(THREADS[row[7]])
             .isa(self.isas[row[8]])
+            .kv_type(self.kv_types[row[9]])
             .context(256);
         match SLOTS[row[6]] {
             Some(slots) if residency != Residency::Resident => configuration.slots(slots),
@@ -132,8 +144,15 @@ fn check(model: &Path, ids: &[u32], step: usize) {
     pack_model(model, &file, None, &mut Silent).expect("packs");
     let settings = Settings::of(model, ids);
     let plain = LoadConfiguration::default().threads(1).isa(Isa::Scalar).context(256);
-    let expected = answer(&mut load(model, &plain), ids);
-    assert_eq!(expected.1.len(), TOKENS);
+    let expected: Vec<_> = settings
+        .kv_types
+        .iter()
+        .map(|&kv_type| answer(&mut load(model, &plain.clone().kv_type(kv_type)), ids))
+        .collect();
+    assert!(expected.iter().all(|(_, tokens)| tokens.len() == TOKENS));
+    for (index, (bits, _)) in expected.iter().enumerate() {
+        assert!(expected[..index].iter().all(|(other, _)| other != bits), "a type changed nothing");
+    }
     let sizes = settings.sizes();
     let rows: Vec<Vec<usize>> = pairs(&sizes).into_iter().step_by(step).collect();
     for (dimension, size) in sizes.into_iter().enumerate() {
@@ -155,6 +174,7 @@ fn check(model: &Path, ids: &[u32], step: usize) {
         for start in 1..=starts {
             let mut runtime = load(model, &configuration);
             let (bits, tokens) = answer(&mut runtime, ids);
+            let expected = &expected[row[9]];
             assert!(bits == expected.0, "other logits at start {start}: {configuration:?}");
             assert_eq!(tokens, expected.1, "start {start}: {configuration:?}");
             let status = runtime.status();

@@ -1,5 +1,5 @@
 //! The plan's figures for the KV cache and for scratch are what a loaded model takes, within 5 %, for every family (grouped-query
-//! attention with and without biases and head norms), both precisions of the cache, one thread and two.
+//! attention with and without biases and head norms), all types of the cache that a model may use, one thread and two.
 //!
 //! What could go wrong: a formula for another kind of attention, per-layer sizes taken from the first layer, a buffer that the
 //! formula does not know. Too small breaks the budget, too large refuses models that fit.
@@ -24,7 +24,12 @@ fn every_family_precision_and_number_of_threads() {
     for model in fixtures.into_iter().chain([demo()]) {
         let trained = coldpress::model_summary(&model).expect("a good file").trained_context;
         let context = trained.min(1024) as u32;
-        for kv_type in [KvType::F16, KvType::F32] {
+        let types = KvType::ALL.into_iter().map(|(_, kv_type)| kv_type).filter(|&kv_type| {
+            coldpress::plan(&model, &LoadConfiguration::default().context(context).kv_type(kv_type)).is_ok()
+        });
+        let types: Vec<KvType> = types.collect();
+        assert!(types.len() >= 2, "{}", model.display());
+        for kv_type in types {
             for threads in [1, 2] {
                 let configuration =
                     LoadConfiguration::default().context(context).kv_type(kv_type).threads(threads);
