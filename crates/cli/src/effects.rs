@@ -74,7 +74,9 @@ fn unused(key: SettingKey, used: Use) -> Option<&'static str> {
         (SettingKey::Thinking, Use::Run { raw: true, .. } | Use::Trace { raw: true }) => {
             Some("--raw goes past the chat template")
         }
-        (SettingKey::Thinking, Use::Logits | Use::Eval | Use::Bench | Use::Tune) => Some("no chat template is used"),
+        (SettingKey::Thinking, Use::Logits | Use::Eval | Use::Bench | Use::Tune) => {
+            Some("no chat template is used")
+        }
         (SettingKey::PreTokenizer, Use::Logits) => Some("the ids of the tokens are given"),
         (SettingKey::Hotlist, used) if !used.talks() => {
             Some("only `run`, `chat` and `serve` start with the experts of earlier runs")

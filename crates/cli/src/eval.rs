@@ -63,7 +63,9 @@ fn text(path: &Path, bytes_max: usize) -> Result<String> {
             bytes.truncate(whole);
             return Ok(String::from_utf8(bytes).unwrap_or_default());
         }
-        Err(anyhow::anyhow!("--text {name} is not UTF-8 (byte {whole}): give plain text, such as a book or a page"))
+        Err(anyhow::anyhow!(
+            "--text {name} is not UTF-8 (byte {whole}): give plain text, such as a book or a page"
+        ))
     })?;
     if text.trim().is_empty() {
         anyhow::bail!("--text {name} is empty: give some pages of text like that of later runs");

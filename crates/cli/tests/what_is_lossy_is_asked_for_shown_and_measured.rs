@@ -38,7 +38,9 @@ fn eval_measures_what_a_type_costs() {
     let text = folder.path().join("text.md");
     std::fs::write(&text, include_str!("../../../README.md")).expect("writes");
     let text = text.to_str().expect("a UTF-8 path");
-    let eval = |more: &[&str]| about_demo("eval", &[&["--text", text, "--tokens", "200", "--ctx", "100"], more].concat());
+    let eval = |more: &[&str]| {
+        about_demo("eval", &[&["--text", text, "--tokens", "200", "--ctx", "100"], more].concat())
+    };
     let found = object(&eval(&["--kv", "q8", "--json"]));
     assert!(found["kl_mean"].as_f64().is_some_and(|kl| kl > 0.0 && kl < 0.1), "{found}");
     assert_eq!((&found["asked"]["kv_type"], &found["lossy"][0]), (&"q8".into(), &"kv q8".into()));
@@ -51,7 +53,8 @@ fn eval_measures_what_a_type_costs() {
     assert_eq!(stderr(&shown).lines().count(), 1, "a pipe gets no progress: {}", stderr(&shown));
     // The variable counts as everywhere.
     let demo = demo();
-    let arguments = ["eval", demo.to_str().expect("a UTF-8 path"), "--text", text, "--tokens", "64", "--json"];
+    let arguments =
+        ["eval", demo.to_str().expect("a UTF-8 path"), "--text", text, "--tokens", "64", "--json"];
     let found = object(&coldpress(&arguments).env("COLDPRESS_KV", "q4").output().expect("starts"));
     assert_eq!(found["asked"]["kv_type"], "q4");
     let f32 = object(&eval(&["--kv", "q8", "--exact-kv", "f32", "--json"]));
@@ -89,7 +92,8 @@ fn eval_refuses_what_is_no_text() {
     }
     // A character that only our own limit cuts is no fault of the file.
     let long = "ä".repeat(200_000);
-    let fine = about_demo("eval", &["--kv", "q8", "--tokens", "33", "--text", &file("long", long.as_bytes())]);
+    let fine =
+        about_demo("eval", &["--kv", "q8", "--tokens", "33", "--text", &file("long", long.as_bytes())]);
     assert!(fine.status.success(), "{}", stderr(&fine));
     // Endless input ends.
     let endless = about_demo("eval", &["--kv", "q8", "--text", "/dev/zero", "--tokens", "40"]);

@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use coldpress_kernels::attention::{
-    Attention, AttentionShape, BLOCK_NUMBERS, BlockQ4, BlockQ8, KvElements, KvRows, PAGE_POSITIONS, attention,
-    quantize_q4, quantize_q8,
+    Attention, AttentionShape, BLOCK_NUMBERS, BlockQ4, BlockQ8, KvElements, KvRows, PAGE_POSITIONS,
+    attention, quantize_q4, quantize_q8,
 };
 use coldpress_kernels::{Isa, Kernels};
 use coldpress_workers::Workers;

@@ -8,8 +8,8 @@ mod attention_support;
 
 use attention_support::{all_kernels, bits, noise};
 use coldpress_kernels::attention::{
-    Attention, AttentionShape, BLOCK_NUMBERS, BlockQ4, BlockQ8, KvElements, KvRows, PAGE_POSITIONS, attention,
-    quantize_q4, quantize_q8,
+    Attention, AttentionShape, BLOCK_NUMBERS, BlockQ4, BlockQ8, KvElements, KvRows, PAGE_POSITIONS,
+    attention, quantize_q4, quantize_q8,
 };
 use coldpress_kernels::{Kernels, vector};
 use coldpress_workers::{Team, Workers};
@@ -58,8 +58,8 @@ fn every_instruction_set_stores_the_same_bytes() {
     let expected = Workers::new(1).enter(|team| (q8(team, scalar, &numbers), q4(team, scalar, &numbers)));
     for threads in [1, 2] {
         for kernels in all_kernels() {
-            let found =
-                Workers::new(threads).enter(|team| (q8(team, kernels, &numbers), q4(team, kernels, &numbers)));
+            let found = Workers::new(threads)
+                .enter(|team| (q8(team, kernels, &numbers), q4(team, kernels, &numbers)));
             let isa = kernels.isa();
             assert!(bytemuck::cast_slice::<_, u8>(&found.0) == bytemuck::cast_slice(&expected.0), "q8 {isa}");
             assert!(bytemuck::cast_slice::<_, u8>(&found.1) == bytemuck::cast_slice(&expected.1), "q4 {isa}");
@@ -174,9 +174,11 @@ fn attention_is_that_over_the_numbers_that_were_stored() {
             Workers::new(2).enter(|team| (q8(team, kernels[0], &numbers), q4(team, kernels[0], &numbers)));
         let meant8: Vec<f32> = q8.iter().flat_map(BlockQ8::numbers).collect();
         let meant4: Vec<f32> = q4.iter().flat_map(BlockQ4::numbers).collect();
-        for (name, pool, meant) in [("q8", KvElements::Q8(&q8), &meant8), ("q4", KvElements::Q4(&q4), &meant4)]
+        for (name, pool, meant) in
+            [("q8", KvElements::Q8(&q8), &meant8), ("q4", KvElements::Q4(&q4), &meant4)]
         {
-            let cached = |pool, numbers| Cached { pool, numbers, shape, query: &query, first_position, pages: &pages };
+            let cached =
+                |pool, numbers| Cached { pool, numbers, shape, query: &query, first_position, pages: &pages };
             let expected = cached(KvElements::F32(meant), 1).run(kernels[0], 1, rows);
             for &kernels in &kernels {
                 for (threads, chunk) in [(1, rows), (2, rows), (2, 7), (3, 1)] {
