@@ -110,9 +110,10 @@ fn answer_until_asked_to_stop(
     });
     state.ready(Arc::new(backend));
     output::line(&format!(
-        "ready: {name} at {address}; one token after {:.1} s, {} held of {budget}",
+        "ready: {name} at {address}; one token after {:.1} s, {} held of {budget}{}",
         probed.time.as_secs_f64(),
-        probed.anon
+        probed.anon,
+        output::lossy(&plan.lossy)
     ));
     let client = service.client();
     let mut failure = None;

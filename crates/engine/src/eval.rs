@@ -267,12 +267,13 @@ impl Runtime {
                 let kept = &mut kept.as_mut_slice_of::<f32>()[..tokens.len() * vocabulary];
                 let next = &window[(group * rows + 1).min(window.len())..];
                 let share = tokens.len() as f64 / 2.0;
-                let pass = |sink, progress, observer| Pass { sink, vocabulary, observer, progress };
-                let progress = (done, share, total);
-                self.pass(&mut sides[0], tokens, &mut pass(Sink::Keep(kept), progress, &mut *observer))?;
+                let (sink, progress) = (Sink::Keep(&mut *kept), (done, share, total));
+                let mut keep = Pass { sink, vocabulary, observer: &mut *observer, progress };
+                self.pass(&mut sides[0], tokens, &mut keep)?;
                 let sink = Sink::Compare { kept, next, sums: &mut sums };
                 let progress = (done + share, share, total);
-                self.pass(&mut sides[1], tokens, &mut pass(sink, progress, &mut *observer))?;
+                let mut compare = Pass { sink, vocabulary, observer: &mut *observer, progress };
+                self.pass(&mut sides[1], tokens, &mut compare)?;
                 done += tokens.len() as f64;
             }
             self.sample_memory();
