@@ -36,7 +36,7 @@ fn no_profile_and_no_default_is_lossy() {
 fn eval_measures_what_a_type_costs() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = folder.path().join("text.md");
-    std::fs::write(&text, include_str!("../../../README.md")).expect("writes");
+    std::fs::write(&text, include_str!("../../../LICENSE-APACHE")).expect("writes");
     let text = text.to_str().expect("a UTF-8 path");
     let eval = |more: &[&str]| {
         about_demo("eval", &[&["--text", text, "--tokens", "200", "--ctx", "100"], more].concat())
@@ -91,7 +91,7 @@ fn eval_refuses_what_is_no_text() {
         assert!(stderr(&refused).contains(part), "{} lacks {part}", stderr(&refused));
     }
     // A character that only our own limit cuts is no fault of the file.
-    let long = "ä".repeat(200_000);
+    let long = format!("x{}", "ä".repeat(200_000));
     let fine =
         about_demo("eval", &["--kv", "q8", "--tokens", "33", "--text", &file("long", long.as_bytes())]);
     assert!(fine.status.success(), "{}", stderr(&fine));
