@@ -22,3 +22,4 @@ mod the_memory_gate_counts_address_space;
 mod the_press_bounds_what_stays_in_memory;
 mod tune_is_remembered_and_flags_win;
 mod what_has_no_effect_is_said;
+mod what_is_lossy_is_asked_for_shown_and_measured;

@@ -3,9 +3,7 @@
 //! What could go wrong: a profile that switches one on, a final line or an object that does not say it, an `eval` of nothing that looks
 //! like a success, a hang or a panic on files that are no text.
 
-mod common;
-
-use common::{about_demo, coldpress, demo, object, run_demo, stderr, stdout};
+use crate::common::{about_demo, coldpress, demo, object, run_demo, stderr, stdout};
 
 #[test]
 fn lossy_is_said_in_every_place() {

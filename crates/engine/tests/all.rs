@@ -15,5 +15,6 @@ mod every_pair_of_settings_gives_the_same_bits;
 mod logits_agree_with_transformers;
 mod logits_do_not_depend_on_budget;
 mod long_prompts_read_each_expert_once;
+mod lossy_settings_are_compared_with_exact_ones;
 mod many_requests_get_the_answers_of_their_solo_runs;
 mod who_leaves_a_shared_pass_is_out_after_its_layer;

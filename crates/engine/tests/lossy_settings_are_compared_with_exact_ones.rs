@@ -4,10 +4,8 @@
 //! What could go wrong: both ways write one cache, the kept logits belong to another position, the two caches or the logits are not
 //! in the plan, the result depends on the chunk, an unmeasured type slips through.
 
-mod common;
-
+use crate::common::{demo, fixture, load};
 use coldpress::{Comparison, ComparisonObserver, EngineError, KvType, LoadConfiguration, Runtime, Silent};
-use common::{demo, fixture, load};
 
 /// A text that nobody edits.
 const TEXT: &str = include_str!("../../../LICENSE-APACHE");

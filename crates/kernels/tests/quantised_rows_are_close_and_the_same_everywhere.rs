@@ -4,9 +4,7 @@
 //! What could go wrong: ties rounded another way on one instruction set, halves of a block or of a byte swapped, a scale from
 //! the block beside, a row found at the wrong stride, a NaN that becomes a number, a sign of the rotation that the way back lacks.
 
-mod attention_support;
-
-use attention_support::{all_kernels, bits, noise};
+use crate::attention_support::{all_kernels, bits, noise};
 use coldpress_kernels::attention::{
     Attention, AttentionShape, BLOCK_NUMBERS, BlockQ4, BlockQ8, KvElements, KvRows, PAGE_POSITIONS,
     attention, quantize_q4, quantize_q8,
