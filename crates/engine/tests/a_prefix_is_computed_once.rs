@@ -75,7 +75,7 @@ fn a_page_that_agrees_in_part_is_used_as_far_as_it_agrees() {
     let ids = prompt(21, 150);
     let mut parted = ids[..100].to_vec();
     parted.extend(prompt(22, 30));
-    let alone = service(&configuration(asking::serving(2)));
+    let alone = service(&configuration(crate::asking::serving(2)));
     let expected = tell(&alone.client(), parted.clone()).tokens;
     alone.stop();
     let first = service(&configuration(serving()));
