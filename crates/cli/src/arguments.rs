@@ -84,7 +84,7 @@ impl Command {
 /// The model and how it is loaded.
 #[derive(Debug, Args)]
 pub struct LoadArguments {
-    /// Model file: a .gguf, any part of a split set, or a folder that holds one set.
+    /// Model: a .gguf file, any part of a split set, a folder that holds one set, or a Hugging Face folder.
     pub model: PathBuf,
     #[command(flatten)]
     pub flags: Flags,
@@ -257,7 +257,7 @@ pub struct PlanArguments {
 /// Arguments of `pack`.
 #[derive(Debug, Args)]
 pub struct PackArguments {
-    /// Model file: a .gguf, any part of a split set, or a folder that holds one set.
+    /// Model: a .gguf file, any part of a split set, a folder that holds one set, or a Hugging Face folder.
     pub model: PathBuf,
     /// Where to write the pack [default: the cache folder, named by the model's fingerprint]
     #[arg(long, value_name = "PATH")]
@@ -276,7 +276,7 @@ pub struct PackArguments {
 /// Arguments of `inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArguments {
-    /// Model file: a .gguf, any part of a split set, or a folder that holds one set.
+    /// Model: a .gguf file, any part of a split set, a folder that holds one set, or a Hugging Face folder.
     pub file: PathBuf,
     /// Print one JSON object
     #[arg(long)]
@@ -344,7 +344,7 @@ pub struct BenchArguments {
     /// Runs of each measurement
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = token_count)]
     pub repeat: usize,
-    /// Model file: a .gguf, any part of a split set, or a folder that holds one set.
+    /// Model: a .gguf file, any part of a split set, a folder that holds one set, or a Hugging Face folder.
     pub model: PathBuf,
     #[command(flatten)]
     pub flags: SeriesFlags,

@@ -171,6 +171,8 @@ fn people_write(count: u64) -> String {
 
 /// The name of a model file without its ending.
 fn name_of(model: &Path) -> String {
-    let stem = model.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    // A folder's name may have dots that begin no ending.
+    let name = if model.is_dir() { model.file_name() } else { model.file_stem() };
+    let stem = name.map(|stem| stem.to_string_lossy().into_owned());
     stem.filter(|stem| !stem.is_empty()).unwrap_or_else(|| "coldpress".to_owned())
 }

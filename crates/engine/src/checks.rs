@@ -193,7 +193,11 @@ pub fn diagnose(path: &Path, configuration: &LoadConfiguration) -> Result<Diagno
 
 fn holds_models(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else { return false };
-    entries.flatten().any(|entry| entry.file_name().to_string_lossy().ends_with(".gguf"))
+    entries.flatten().any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.ends_with(".gguf") || name.ends_with(".safetensors")
+    })
 }
 
 fn check_model(path: &Path, configuration: &LoadConfiguration) -> ModelCheck {

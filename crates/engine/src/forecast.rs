@@ -202,7 +202,7 @@ impl Subject<'_> {
             query_elements: spec
                 .layers
                 .iter()
-                .map(|layer| layer.attention.shape.query_row_len() as f64)
+                .map(|layer| layer.attention.shape().query_row_len() as f64)
                 .sum(),
             prompt_tokens: self.request.prompt_tokens,
             answer_tokens: self.request.answer_tokens,
@@ -457,7 +457,8 @@ struct Sizes {
 impl Sizes {
     fn of(spec: &ModelSpec) -> Self {
         // Of an embedding that is not also the head, a token reads one row.
-        let one_row = |name: &str| spec.embedding != spec.output && name == "token_embd.weight";
+        let embedding = &spec.tensor(spec.embedding).name;
+        let one_row = |name: &str| spec.embedding != spec.output && name == embedding;
         let (mut bytes, mut weights) = (0.0, 0.0);
         for tensor in spec.tensors.iter().filter(|tensor| !one_row(&tensor.name)) {
             bytes += tensor.resident_bytes() as f64;

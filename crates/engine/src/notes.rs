@@ -4,13 +4,13 @@
 //! Owns: the conditions under which a setting has an effect, one row each ([`without_effect`]). Conditions that depend on the
 //! command (a run waits for no second question) are the program's. Refuses: changing anything; a note is read, not acted on.
 
-use coldpress_formats::Metadata;
 use coldpress_memory::Bytes;
 
 use crate::configuration::{ChoiceOrigin, ForceMode, LoadConfiguration, PackUse, Prefetch, Residency};
 use crate::plan::PlanReport;
 use crate::press::Thinking;
 use crate::settings::SettingKey;
+use crate::vocabulary::Vocabulary;
 
 /// The variable of chat templates that lets a model think or not.
 const THINKING_VARIABLE: &str = "enable_thinking";
@@ -23,7 +23,8 @@ pub(crate) struct Subject<'a> {
     pub report: &'a PlanReport,
     /// Whether experts are read from a pack, also one that is written first.
     pub has_pack: bool,
-    pub metadata: &'a Metadata,
+    /// Absent where it cannot be read, which a load says better.
+    pub vocabulary: Option<Vocabulary<'a>>,
 }
 
 /// All notes, the most general first.
@@ -136,7 +137,7 @@ fn without_effect(key: SettingKey, subject: &Subject<'_>) -> Option<&'static str
         }
         SettingKey::Thinking => thinking(subject),
         SettingKey::PreTokenizer => {
-            let splits = subject.metadata.opt_string("tokenizer.ggml.model").ok().flatten() == Some("gpt2");
+            let splits = subject.vocabulary.as_ref().is_none_or(Vocabulary::takes_pre_tokenizer);
             when(!splits, "the tokenizer of this file does not split text first")
         }
         SettingKey::Budget
@@ -158,7 +159,7 @@ fn thinking(subject: &Subject<'_>) -> Option<&'static str> {
     if subject.configuration.thinking == Thinking::Auto {
         return None;
     }
-    match subject.metadata.opt_string("tokenizer.chat_template").ok().flatten() {
+    match subject.vocabulary.as_ref()?.template_source() {
         None => Some("the model has no chat template"),
         Some(template) if !template.contains(THINKING_VARIABLE) => {
             Some("the chat template of the model does not take enable_thinking")

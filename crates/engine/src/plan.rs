@@ -35,7 +35,7 @@ use crate::packs;
 use crate::press::{LOW_RAM_CHUNK, LOW_RAM_CONTEXT, Press, ResidentCap, default_advice_cap};
 use crate::sampling::{AnswerSampler, Sampler};
 use crate::settings::{EffectiveSetting, SettingKey, effective};
-use crate::vocabulary::tokenizer_source;
+use crate::vocabulary::Vocabulary;
 
 /// Context used when nobody asks for another one.
 const CONTEXT_DEFAULT: u32 = 8192;
@@ -272,7 +272,7 @@ pub(crate) fn prepare_file(
         configuration,
         report: &report,
         has_pack: packed,
-        metadata: file.metadata(),
+        vocabulary: Vocabulary::of(&file).ok(),
     });
     Ok(Prepared { file, spec, kernels, pack, report, room, notes })
 }
@@ -480,6 +480,13 @@ impl Shares<'_> {
         let scratch = scratch_cost(spec, LOGIT_ROWS, self.threads);
         let (default_context, default_chunk) = defaults(configuration);
         let context = configuration.context.unwrap_or(default_context.min(trained));
+        if let Some(limit) = spec.context_limit.filter(|&limit| context as usize > limit) {
+            return Err(EngineError::BadOption(format!(
+                "a context of {context} positions: this model is computed in another way beyond {limit}, which coldpress does \
+                 not do; give {limit} or less ({})",
+                configuration.given(SettingKey::Context)
+            )));
+        }
         let kv_per_token = |kv_type: KvType| Bytes(kv_bytes_per_token(spec, kv_type) as u64);
         let slots_minimum = configuration.slots.unwrap_or(spec.experts_per_token() as u64 + READ_AHEAD_SLOTS);
         let records: Vec<RecordClass> = self.record_classes(configuration.residency);
@@ -592,7 +599,7 @@ impl Shares<'_> {
 
     /// Program, header of the model file, tokenizer, thread stacks.
     fn fixed_bytes(&self, pre_tokenizer: Option<&str>) -> Result<u64, EngineError> {
-        let tokenizer = tokenizer_source(self.file.metadata(), pre_tokenizer)?.estimated_bytes();
+        let tokenizer = Vocabulary::of(self.file)?.estimated_bytes(pre_tokenizer)?;
         let header: u64 = self.file.files().iter().map(|file| file.header_len).sum();
         let stacks = (self.threads * WORKER_STACK_BYTES) as u64;
         Ok(PROGRAM_BYTES + header + tokenizer + stacks)

@@ -31,7 +31,7 @@ use crate::prompt::{ChatOptions, PromptEncoder};
 use crate::sampling::{AnswerSampler, Sampler};
 use crate::shared_kv::SharedKv;
 use crate::timeline::Recorder;
-use crate::vocabulary;
+use crate::vocabulary::Vocabulary;
 
 /// The long parts of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +156,8 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Plans, then loads the model at `path`: a `.gguf` file, any part of a split set, or a folder with one set.
+    /// Plans, then loads the model at `path`: a `.gguf` file, any part of a split set, a folder with one
+    /// set, or a Hugging Face folder.
     ///
     /// # Errors
     /// [`EngineError::DoesNotFit`] before any weight is read; bad files and options; failed reads.
@@ -180,9 +181,9 @@ impl Runtime {
         let plan = &prepared.report.plan;
         let ledger = Ledger::new(plan.budget);
         let fixed = ledger.reserve(Purpose::Fixed, plan.fixed)?;
-        let metadata = prepared.file.metadata();
-        let tokenizer = Arc::new(vocabulary::tokenizer(metadata, configuration.pre_tokenizer.as_deref())?);
-        let template = vocabulary::chat_template(metadata, &tokenizer)?;
+        let vocabulary = Vocabulary::of(&prepared.file)?;
+        let tokenizer = Arc::new(vocabulary.tokenizer(configuration.pre_tokenizer.as_deref())?);
+        let template = vocabulary.chat_template(&tokenizer)?;
         let context = prepared.report.plan.context as usize;
         let variables = configuration.template_variables();
         let prompts = PromptEncoder::new(Arc::clone(&tokenizer), template, variables, context);

@@ -1,10 +1,12 @@
-//! From `tokenizer.*` keys of a GGUF file to a tokenizer and a chat template.
+//! From the `tokenizer.*` keys of a GGUF file, or the tokenizer files of a model folder, to a tokenizer and a chat template.
 //!
 //! Key names are those of the GGUF specification. What the values mean and which are refused is decided in
 //! `coldpress-text`.
 
-use coldpress_formats::{FormatError, Metadata};
-use coldpress_text::{ChatTemplate, Tokenizer, TokenizerSource};
+use std::path::Path;
+
+use coldpress_formats::{FileFormat, FormatError, Metadata, ModelFile};
+use coldpress_text::{ChatTemplate, Tokenizer, TokenizerFolder, TokenizerSource};
 
 use crate::error::EngineError;
 
@@ -43,22 +45,83 @@ pub(crate) fn tokenizer_source<'a>(
     })
 }
 
-/// Builds the tokenizer of a model file.
-///
-/// # Errors
-/// Keys are absent, malformed, or ask for a tokenizer that is not known.
-pub(crate) fn tokenizer(metadata: &Metadata, pre_tokenizer: Option<&str>) -> Result<Tokenizer, EngineError> {
-    Tokenizer::from_gguf(tokenizer_source(metadata, pre_tokenizer)?).map_err(EngineError::Tokenizer)
+/// The text side of a model: where its tokenizer and its templates are.
+pub(crate) enum Vocabulary<'a> {
+    /// Keys of a GGUF file.
+    Keys(&'a Metadata),
+    /// Files of a folder.
+    Folder(TokenizerFolder),
 }
 
-/// The chat template of a model file, if it has one.
-///
-/// # Errors
-/// The template does not parse.
-pub(crate) fn chat_template(
-    metadata: &Metadata,
-    tokenizer: &Tokenizer,
-) -> Result<Option<ChatTemplate>, EngineError> {
+impl<'a> Vocabulary<'a> {
+    /// The vocabulary of a model; of a folder, configuration and templates are read.
+    ///
+    /// # Errors
+    /// The folder has no tokenizer, or a file of it is malformed.
+    pub fn of(file: &'a ModelFile) -> Result<Self, EngineError> {
+        match file.format() {
+            FileFormat::Gguf => Ok(Self::Keys(file.metadata())),
+            FileFormat::HuggingFace => {
+                let folder = file.metadata().path().parent().unwrap_or(Path::new("."));
+                TokenizerFolder::open(folder).map(Self::Folder).map_err(EngineError::Tokenizer)
+            }
+        }
+    }
+
+    /// Upper bound for the memory that the tokenizer takes, in bytes.
+    ///
+    /// # Errors
+    /// Keys are absent or of another type; a file's size cannot be read.
+    pub fn estimated_bytes(&self, pre_tokenizer: Option<&str>) -> Result<u64, EngineError> {
+        match self {
+            Self::Keys(metadata) => Ok(tokenizer_source(metadata, pre_tokenizer)?.estimated_bytes()),
+            Self::Folder(folder) => folder.estimated_bytes().map_err(EngineError::Tokenizer),
+        }
+    }
+
+    /// Builds the tokenizer.
+    ///
+    /// # Errors
+    /// Keys are absent, malformed, or ask for a tokenizer that is not known; so are files.
+    pub fn tokenizer(&self, pre_tokenizer: Option<&str>) -> Result<Tokenizer, EngineError> {
+        match self {
+            Self::Keys(metadata) => Tokenizer::from_gguf(tokenizer_source(metadata, pre_tokenizer)?),
+            Self::Folder(folder) => folder.tokenizer(pre_tokenizer),
+        }
+        .map_err(EngineError::Tokenizer)
+    }
+
+    /// The text of the chat template, if there is one.
+    pub fn template_source(&self) -> Option<&str> {
+        match self {
+            Self::Keys(metadata) => metadata.opt_string("tokenizer.chat_template").ok().flatten(),
+            Self::Folder(folder) => folder.config().template("default"),
+        }
+    }
+
+    /// Whether the pre-tokenizer that the user names is asked for.
+    pub fn takes_pre_tokenizer(&self) -> bool {
+        match self {
+            Self::Keys(metadata) => {
+                metadata.opt_string("tokenizer.ggml.model").ok().flatten() == Some("gpt2")
+            }
+            Self::Folder(folder) => folder.takes_pre_tokenizer(),
+        }
+    }
+
+    /// The chat template, if there is one.
+    ///
+    /// # Errors
+    /// The template does not parse.
+    pub fn chat_template(&self, tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>, EngineError> {
+        match self {
+            Self::Keys(metadata) => gguf_template(metadata, tokenizer),
+            Self::Folder(folder) => folder.chat_template().map_err(EngineError::Tokenizer),
+        }
+    }
+}
+
+fn gguf_template(metadata: &Metadata, tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>, EngineError> {
     let Some(source) = metadata.opt_string("tokenizer.chat_template")? else { return Ok(None) };
     let text = |id: Option<u32>| id.map(|id| String::from_utf8_lossy(tokenizer.token_bytes(id)));
     let (bos, eos) = (text(tokenizer.bos()).unwrap_or_default(), text(tokenizer.eos()).unwrap_or_default());

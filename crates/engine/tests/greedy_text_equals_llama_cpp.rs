@@ -73,6 +73,14 @@ fn smollm2() {
     assert_eq!(answer.text, "The capital of France is Paris.");
 }
 
+/// One of the prompts is longer than the window of most layers, 512 positions.
+#[test]
+#[ignore = "needs COLDPRESS_REFERENCE_MODELS; tools/get_gemma3.sh fetches the model"]
+fn gemma3() {
+    let Some(model) = outside("gemma-3-270m.Q4_K_M.gguf") else { return };
+    check(&model, "llama_cpp_gemma3.json");
+}
+
 #[test]
 #[ignore = "needs COLDPRESS_REFERENCE_MODELS with the two trained models"]
 fn trained_moe_models() {

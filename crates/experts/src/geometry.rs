@@ -51,6 +51,17 @@ pub enum ExpertOffsets {
     },
     /// One offset per expert: separate tensors.
     Each(Vec<u64>),
+    /// One place per expert: separate tensors that may lie in several files.
+    Places(Vec<ExpertPlace>),
+}
+
+/// Where one matrix of one expert starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertPlace {
+    /// Index into the list of model files.
+    pub file: usize,
+    /// First byte in that file.
+    pub offset: u64,
 }
 
 impl ExpertOffsets {
@@ -59,6 +70,7 @@ impl ExpertOffsets {
         match self {
             Self::Stride { first, stride } => stride.checked_mul(expert as u64)?.checked_add(*first),
             Self::Each(offsets) => offsets.get(expert).copied(),
+            Self::Places(places) => places.get(expert).map(|place| place.offset),
         }
     }
 }
@@ -73,7 +85,7 @@ pub struct Projection {
     pub rows: usize,
     /// Input size of one expert.
     pub columns: usize,
-    /// Index into the list of model files.
+    /// Index into the list of model files; of the first expert where they lie in several.
     pub file: usize,
     /// Where each expert starts in that file.
     pub offsets: ExpertOffsets,
@@ -82,6 +94,14 @@ pub struct Projection {
 }
 
 impl Projection {
+    /// Where the matrix of `expert` starts; `None` where the list is too short or a sum overflows.
+    pub fn place(&self, expert: usize) -> Option<ExpertPlace> {
+        match &self.offsets {
+            ExpertOffsets::Places(places) => places.get(expert).copied(),
+            offsets => offsets.offset(expert).map(|offset| ExpertPlace { file: self.file, offset }),
+        }
+    }
+
     /// Source bytes of one expert. Only for shapes that [`Geometry::new`] accepted.
     pub fn expert_bytes(&self) -> usize {
         self.format.row_bytes(self.columns) * self.rows

@@ -45,7 +45,7 @@ pub use ahead::{Guess, ReadAheadMode};
 pub use control::{StoreControl, StoreFigures};
 pub use error::{ExpertError, PACK_EXTENSION, PackFault, RecordFault};
 pub use geometry::{
-    ExpertKey, ExpertOffsets, Geometry, LayerExperts, MATRIX_ALIGNMENT, MatrixPlace, Projection,
+    ExpertKey, ExpertOffsets, ExpertPlace, Geometry, LayerExperts, MATRIX_ALIGNMENT, MatrixPlace, Projection,
     RECORD_ALIGNMENT, RecordGeometry, weight_format,
 };
 pub use hotlist::Hotlist;

@@ -387,7 +387,8 @@ impl RecordLoader for Reading {
                 if let Some(lazy) = self.lazy.as_ref().filter(|lazy| lazy.has(key)) {
                     return (usize::MAX, lazy.offset(key));
                 }
-                let file = source.layers()[key.layer as usize].gate.file;
+                let gate = &source.layers()[key.layer as usize].gate;
+                let file = gate.place(key.expert as usize).map_or(gate.file, |place| place.file);
                 (file, source.range(key, 0).1.start)
             }
         }

@@ -188,21 +188,16 @@ impl ModelSource {
     fn check_ranges(&self) -> Result<(), ExpertError> {
         for (layer, experts) in self.layers.iter().enumerate() {
             for (projection, name) in experts.projections().into_iter().zip(PROJECTION_NAMES) {
-                let file = self.files.get(projection.file).ok_or_else(|| ExpertError::Geometry {
-                    layer,
-                    detail: format!(
-                        "{name} lies in file {}, but there are {}",
-                        projection.file,
-                        self.files.len()
-                    ),
-                })?;
                 for expert in 0..experts.expert_count {
                     let bytes = projection.expert_bytes() as u64;
-                    let offset = projection.offsets.offset(expert);
-                    let range = offset.and_then(|start| Some(start..start.checked_add(bytes)?));
-                    let range = range.ok_or_else(|| ExpertError::Geometry {
-                        layer,
-                        detail: format!("{name} has no valid offset for expert {expert}"),
+                    let bad = |detail| ExpertError::Geometry { layer, detail };
+                    let place = projection.place(expert);
+                    let file = place.map_or(projection.file, |place| place.file);
+                    let range = place.and_then(|place| Some(place.offset..place.offset.checked_add(bytes)?));
+                    let range = range
+                        .ok_or_else(|| bad(format!("{name} has no valid offset for expert {expert}")))?;
+                    let file = self.files.get(file).ok_or_else(|| {
+                        bad(format!("{name} lies in file {file}, but there are {}", self.files.len()))
                     })?;
                     if range.end > file.length() {
                         return Err(ExpertError::Truncated {
@@ -231,8 +226,8 @@ impl ModelSource {
     /// The bytes of projection `part` (0 gate, 1 up, 2 down) of one expert: file and range.
     pub fn range(&self, key: ExpertKey, part: usize) -> (&Arc<ReadFile>, Range<u64>) {
         let projection = self.layers[key.layer as usize].projections()[part];
-        let start = projection.offsets.offset(key.expert as usize);
-        let start = start.expect("every offset was checked when the source was opened");
-        (&self.files[projection.file], start..start + projection.expert_bytes() as u64)
+        let place = projection.place(key.expert as usize);
+        let place = place.expect("every offset was checked when the source was opened");
+        (&self.files[place.file], place.offset..place.offset + projection.expert_bytes() as u64)
     }
 }

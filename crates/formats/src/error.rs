@@ -190,8 +190,47 @@ pub enum FormatError {
     )]
     PartNotNamed { path: PathBuf, number: u64, count: u64, expected: String },
 
+    /// A file does not begin as safetensors files do.
+    #[error("{path} is not a safetensors file: {problem}", path = path.display())]
+    NotSafetensors { path: PathBuf, problem: String },
+
+    /// A text that must be JSON of a certain form is not.
+    #[error("{path}: {what} is malformed at offset {offset}: {problem}", path = path.display())]
+    BadJson { path: PathBuf, what: &'static str, offset: u64, problem: String },
+
+    /// A tensor has an element type that no kernel reads.
+    #[error(
+        "{path}: tensor {tensor:?} has the element type {found:?}, which is not read; read are {known}",
+        path = path.display()
+    )]
+    UnknownElementType { path: PathBuf, tensor: String, found: String, known: String },
+
+    /// Bytes between two tensors, or behind the last one, belong to none.
+    #[error(
+        "{path}: the {count} bytes at file offset {offset}, before {next}, belong to no tensor; the file is damaged",
+        path = path.display()
+    )]
+    TensorGap { path: PathBuf, offset: u64, count: u64, next: String },
+
+    /// Files that an index names are not there.
+    #[error(
+        "{index} names {count} files and {missing_count} of them {verb} missing: {missing}; finish the download of {folder}",
+        index = index.display(),
+        folder = folder.display(),
+        verb = if *missing_count == 1 { "is" } else { "are" }
+    )]
+    MissingShards { index: PathBuf, folder: PathBuf, count: usize, missing_count: usize, missing: String },
+
+    /// An index contradicts itself or the files that it names.
+    #[error("{path}: {problem}; download the files again from one place", path = path.display())]
+    BadIndex { path: PathBuf, problem: String },
+
+    /// A file of a folder was given instead of the folder.
+    #[error("{path} is a file of a model folder; give the folder {folder}", path = path.display(), folder = folder.display())]
+    FileOfFolder { path: PathBuf, folder: PathBuf },
+
     /// A folder holds no model file.
-    #[error("folder {path} holds no .gguf file", path = path.display())]
+    #[error("folder {path} holds no .gguf file and no config.json with .safetensors files", path = path.display())]
     EmptyFolder { path: PathBuf },
 
     /// A folder holds more than one model.

@@ -33,6 +33,10 @@ pub const MAX_TENSOR_NAME_BYTES: u64 = 1 << 10;
 pub const MAX_DIMENSIONS: u32 = 4;
 /// Most parts of a split set.
 pub const MAX_PARTS: u64 = 1 << 10;
+/// Longest config.json.
+pub const MAX_CONFIG_BYTES: u64 = 4 << 20;
+/// Longest name of a safetensors file in an index.
+pub const MAX_FILE_NAME_BYTES: usize = 255;
 /// Most entries that are looked at in a folder given as a model.
 pub const MAX_FOLDER_ENTRIES: usize = 1 << 16;
 

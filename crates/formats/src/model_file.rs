@@ -1,7 +1,7 @@
-//! A model on disk as one thing: metadata and tensor directory over one file or a split set.
+//! A model on disk as one thing: metadata and tensor directory over one file, a split set, or a Hugging Face folder.
 //!
 //! Only headers are read; tensor data never is. A `ModelFile` holds no open file. What a set must fulfil is
-//! in `split.rs`, what a file must fulfil in `gguf.rs`.
+//! in `split.rs` and `hugging_face.rs`, what a file must fulfil in `gguf.rs` and `safetensors.rs`.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,11 +11,22 @@ use std::time::SystemTime;
 use crate::cursor::ByteOrder;
 use crate::error::FormatError;
 use crate::gguf::GgufHeader;
+use crate::hugging_face;
 use crate::limits;
 use crate::metadata::Metadata;
 use crate::nearest;
 use crate::split::{self, io_error};
 use crate::tensor::TensorInfo;
+
+/// What a model is written in, and so whose names its metadata and tensors carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileFormat {
+    /// GGUF: keys and tensors have the names of ggml.
+    Gguf,
+    /// A folder of Hugging Face: the keys are those of config.json, with a dot between the names of nested objects, and the
+    /// tensors have the names of the safetensors files. config.json is the first of the files and holds no tensor.
+    HuggingFace,
+}
 
 /// One file of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,17 +52,29 @@ pub struct ModelFile {
     /// Per file, where its last tensor ends.
     data_ends: Vec<u64>,
     byte_order: ByteOrder,
+    format: FileFormat,
+}
+
+/// A model taken apart.
+pub(crate) struct Parts {
+    pub metadata: Metadata,
+    pub tensors: Vec<TensorInfo>,
+    pub files: Vec<SourceFile>,
+    pub data_ends: Vec<u64>,
+    pub byte_order: ByteOrder,
+    pub format: FileFormat,
 }
 
 impl ModelFile {
-    /// Opens a `.gguf` file, a split set by any of its parts, or a folder that holds exactly one of these.
+    /// Opens a `.gguf` file, a split set by any of its parts, a folder that holds exactly one of these, or a folder of
+    /// Hugging Face: config.json beside safetensors files.
     pub fn open(path: impl AsRef<Path>) -> Result<ModelFile, FormatError> {
         ModelFile::open_watched(path, &Nobody)
     }
 
     /// As [`ModelFile::open`], telling `watch` about each file.
     pub fn open_watched(path: impl AsRef<Path>, watch: &dyn HeaderWatch) -> Result<ModelFile, FormatError> {
-        ModelFile::open_with(path.as_ref(), |file, len, path| GgufHeader::read(file, len, path), watch)
+        ModelFile::open_with(path.as_ref(), Completeness::Whole, watch)
     }
 
     /// As [`ModelFile::open`], but only the headers have to be there: any file may end early, as a download does that is
@@ -66,20 +89,28 @@ impl ModelFile {
         path: impl AsRef<Path>,
         watch: &dyn HeaderWatch,
     ) -> Result<ModelFile, FormatError> {
-        ModelFile::open_with(
-            path.as_ref(),
-            |file, len, path| GgufHeader::read_incomplete(file, len, path),
-            watch,
-        )
+        ModelFile::open_with(path.as_ref(), Completeness::Headers, watch)
     }
 
-    fn open_with(path: &Path, read: ReadHeader, watch: &dyn HeaderWatch) -> Result<ModelFile, FormatError> {
+    fn open_with(
+        path: &Path,
+        completeness: Completeness,
+        watch: &dyn HeaderWatch,
+    ) -> Result<ModelFile, FormatError> {
+        if hugging_face::is_checkpoint(path)? {
+            return hugging_face::open(path, completeness, watch).and_then(ModelFile::from_parts);
+        }
+        let read = |file: &mut Counting<'_>, len: u64, path: &Path| match completeness {
+            Completeness::Whole => GgufHeader::read(file, len, path),
+            Completeness::Headers => GgufHeader::read_incomplete(file, len, path),
+        };
         let paths = split::files_of(path)?;
         let mut headers = Vec::new();
         let mut files = Vec::new();
         let (mut header_bytes, mut tensor_count) = (0, 0);
         for path in &paths {
-            let (file, header) = read_header(path, read, watch)?;
+            let (mut file, header) = read_header(path, watch, read)?;
+            file.header_len = header.header_len;
             header_bytes += file.header_len;
             tensor_count += header.tensors.len() as u64;
             check_total(path, "the header of all parts together", header_bytes, limits::MAX_HEADER_BYTES)?;
@@ -105,8 +136,25 @@ impl ModelFile {
             first.get_or_insert((header.metadata, header.byte_order));
         }
         let (metadata, byte_order) = first.expect("a model has at least one file");
+        ModelFile::from_parts(Parts {
+            metadata,
+            tensors,
+            files,
+            data_ends,
+            byte_order,
+            format: FileFormat::Gguf,
+        })
+    }
+
+    fn from_parts(parts: Parts) -> Result<ModelFile, FormatError> {
+        let Parts { metadata, tensors, files, data_ends, byte_order, format } = parts;
         let by_name = index_by_name(&files, &tensors)?;
-        Ok(ModelFile { metadata, tensors, by_name, files, data_ends, byte_order })
+        Ok(ModelFile { metadata, tensors, by_name, files, data_ends, byte_order, format })
+    }
+
+    /// What the model is written in.
+    pub fn format(&self) -> FileFormat {
+        self.format
     }
 
     /// Metadata of the model: that of the only file, or of part 1.
@@ -138,7 +186,7 @@ impl ModelFile {
         })
     }
 
-    /// The files of the model, part 1 first. [`TensorInfo::file`] is an index into this.
+    /// The files of the model, part 1 first; config.json before the safetensors files. [`TensorInfo::file`] is an index into this.
     pub fn files(&self) -> &[SourceFile] {
         &self.files
     }
@@ -188,8 +236,17 @@ impl HeaderWatch for Nobody {
     fn read(&self, _file: &File, _end: u64) {}
 }
 
+/// Whether the tensor data has to be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Completeness {
+    /// Files are as long as their headers say.
+    Whole,
+    /// Files may end anywhere behind their headers.
+    Headers,
+}
+
 /// A file that is read from its start, and how far that has come.
-struct Counting<'a> {
+pub(crate) struct Counting<'a> {
     file: &'a File,
     bytes: u64,
 }
@@ -202,14 +259,13 @@ impl Read for Counting<'_> {
     }
 }
 
-/// Reads the header of a file of a given length; the path is for errors.
-type ReadHeader = fn(&mut Counting<'_>, u64, &Path) -> Result<GgufHeader, FormatError>;
-
-fn read_header(
+/// Opens a file and has its beginning read by `read`, which is given the length of the file. The [`SourceFile`] has no
+/// header length yet.
+pub(crate) fn read_header<T>(
     path: &Path,
-    read: ReadHeader,
     watch: &dyn HeaderWatch,
-) -> Result<(SourceFile, GgufHeader), FormatError> {
+    read: impl FnOnce(&mut Counting<'_>, u64, &Path) -> Result<T, FormatError>,
+) -> Result<(SourceFile, T), FormatError> {
     // Asked before opening: opening a named pipe would wait for a writer.
     let kind = std::fs::metadata(path).map_err(|source| io_error(path, "open", source))?;
     if !kind.is_file() {
@@ -226,12 +282,17 @@ fn read_header(
         path: path.to_owned(),
         len: facts.len(),
         modified: facts.modified().ok(),
-        header_len: header.header_len,
+        header_len: 0,
     };
     Ok((source, header))
 }
 
-fn check_total(path: &Path, what: &'static str, value: u64, limit: u64) -> Result<(), FormatError> {
+pub(crate) fn check_total(
+    path: &Path,
+    what: &'static str,
+    value: u64,
+    limit: u64,
+) -> Result<(), FormatError> {
     if value <= limit {
         return Ok(());
     }

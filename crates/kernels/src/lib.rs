@@ -25,4 +25,4 @@ pub use error::KernelError;
 pub use format::WeightFormat;
 pub use isa::{Isa, Kernels};
 pub use layout::{MatrixRef, pack_group, pack_rows, packed_bytes, packed_group_bytes, unpack_row};
-pub use matmul::{GatedJob, MatmulJob, gated, matmul};
+pub use matmul::{Activation, GatedJob, MatmulJob, gated, matmul};

@@ -5,8 +5,8 @@
 
 use crate::common::{Random, random_rows};
 use coldpress_kernels::{
-    ActivationBlock, GatedJob, InputRows, Isa, Kernels, MatmulJob, MatrixRef, WeightFormat, gated, matmul,
-    pack_rows, packed_bytes, quantize_rows, rms_norm_and_quantize, vector,
+    Activation, ActivationBlock, GatedJob, InputRows, Isa, Kernels, MatmulJob, MatrixRef, WeightFormat,
+    gated, matmul, pack_rows, packed_bytes, quantize_rows, rms_norm_and_quantize, vector,
 };
 use coldpress_workers::Workers;
 
@@ -59,7 +59,11 @@ fn gated_jobs_equal_products_then_activation_then_quantisation() {
                             MatmulJob::new(up, input, &mut other),
                         ],
                     );
-                    vector::swiglu_in_place(kernels, &mut expected, &other);
+                    let activation = if threads == 2 { Activation::GeluTanh } else { Activation::Silu };
+                    match activation {
+                        Activation::Silu => vector::swiglu_in_place(kernels, &mut expected, &other),
+                        Activation::GeluTanh => vector::geglu_in_place(kernels, &mut expected, &other),
+                    }
                     let mut expected_blocks = vec![ActivationBlock::ZERO; rows * row_blocks];
                     if row_blocks > 0 {
                         quantize_rows(team, kernels, &expected, &mut expected_blocks);
@@ -67,7 +71,7 @@ fn gated_jobs_equal_products_then_activation_then_quantisation() {
 
                     let mut result_blocks = vec![ActivationBlock::ZERO; rows * row_blocks];
                     let job = GatedJob::new(gate, up, input, &mut result, &mut scratch, &mut result_blocks);
-                    gated(team, kernels, &mut [job]);
+                    gated(team, kernels, &mut [job.with_activation(activation)]);
                     let case = format!("{isa} {gate_format} {up_format} {width} x {rows}, {threads} threads");
                     assert_eq!(bits(&expected), bits(&result), "{case}");
                     assert_eq!(expected_blocks, result_blocks, "{case}");

@@ -59,6 +59,23 @@ fn softplus_is_within_four_units() {
     assert_close(vector::softplus, |x| x.max(0.0) + (-x.abs()).exp().ln_1p(), 4.0);
 }
 
+/// Relative to the argument: the argument of the sigmoid is a cubic in f32, whose rounding grows with it.
+#[test]
+fn gelu_is_within_a_millionth() {
+    for kernels in all_kernels() {
+        for at in -6000..=6000 {
+            let x = at as f32 / 500.0;
+            let mut found = [x];
+            vector::geglu_in_place(kernels, &mut found, &[2.0]);
+            let x = f64::from(x);
+            let z = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            let exact = x * (1.0 + z.tanh());
+            let error = (f64::from(found[0]) - exact).abs();
+            assert!(error <= 1e-6 * x.abs(), "gelu of {x}: {} instead of {exact}", found[0]);
+        }
+    }
+}
+
 #[test]
 fn exp_is_exact_where_it_can_be() {
     for kernels in all_kernels() {

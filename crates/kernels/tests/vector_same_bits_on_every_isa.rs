@@ -62,6 +62,11 @@ fn functions_of_two_slices() {
             vector::swiglu_in_place(kernels, &mut out, &b);
             out
         });
+        assert_same("geglu", |_, kernels| {
+            let mut out = a.clone();
+            vector::geglu_in_place(kernels, &mut out, &b);
+            out
+        });
         assert_same("dot and max", |_, kernels| vec![vector::dot(kernels, &a, &b), vector::max(kernels, &a)]);
     }
 }

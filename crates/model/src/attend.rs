@@ -9,7 +9,7 @@ use coldpress_workers::Team;
 
 use crate::forward::{ForwardEngine, Model, Segment};
 use crate::scratch::{Scratch, rows_per_part};
-use crate::spec::{AttentionSpec, LinearSpec, RopePairing, VectorHandle};
+use crate::spec::{AttentionKind, AttentionSpec, RopePairing, VectorHandle};
 
 /// Products of a query row, its positions and its width that are computed between two looks at how much memory experts may take.
 const WORK_AT_ONCE: usize = 1 << 28;
@@ -52,9 +52,10 @@ impl Model {
         block: &Range<usize>,
     ) {
         let rows = block.len();
-        let spec = &self.spec.layers[layer].attention;
-        self.project(engine, layer, block);
-        self.rotate(engine, spec, block);
+        let call_rows = segments.iter().map(|segment| segment.tokens.len()).sum();
+        let AttentionKind::Grouped(spec) = &self.spec.layers[layer].attention;
+        self.project(engine, layer, spec, block);
+        self.rotate(engine, spec, call_rows, block);
         if engine.pool.kv_type().rotates() {
             turn_heads(engine, spec, rows);
         }
@@ -68,25 +69,30 @@ impl Model {
         let hidden = self.spec.hidden;
         let query_width = spec.shape.query_row_len();
         let (team, kernels) = (engine.team, engine.kernels);
-        let Scratch { residual, input, block_out, .. } = &mut *engine.scratch;
+        let Scratch { input, block_out, .. } = &mut *engine.scratch;
         input.quantize(team, kernels, rows, query_width);
         let out = &mut block_out.as_mut_slice_of::<f32>()[..rows * hidden];
         let weights = self.weights.matrix(spec.output.weight);
         matmul(team, kernels, &mut [MatmulJob::new(weights, input.rows(0, rows, query_width), out)]);
-        self.add_bias(team, spec.output, out);
-        let residual = &mut residual.as_mut_slice_of::<f32>()[block.start * hidden..block.end * hidden];
-        vector::add_assign(team, kernels, residual, out);
+        if let Some(bias) = spec.output.bias {
+            self.add_bias(team, bias, out);
+        }
+        self.add_result(engine, self.spec.layers[layer].attention_result_norm, block);
     }
 
-    fn project(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, block: &Range<usize>) {
+    fn project(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        layer: usize,
+        spec: &AttentionSpec,
+        block: &Range<usize>,
+    ) {
         let rows = block.len();
         let hidden = self.spec.hidden;
         let (team, kernels) = (engine.team, engine.kernels);
-        let norm = self.weights.vector(self.spec.layers[layer].attention_norm);
-        let spec = &self.spec.layers[layer].attention;
         let Scratch { residual, input, query, key, value, .. } = &mut *engine.scratch;
         let residual = &residual.as_slice_of::<f32>()[block.start * hidden..block.end * hidden];
-        input.norm(team, kernels, residual, norm, self.spec.norm_epsilon);
+        self.norm(team, kernels, self.spec.layers[layer].attention_norm, residual, input);
         let input = input.rows(0, rows, hidden);
         let query = &mut query.as_mut_slice_of::<f32>()[..rows * spec.shape.query_row_len()];
         let key = &mut key.as_mut_slice_of::<f32>()[..rows * spec.shape.kv_row_len()];
@@ -100,14 +106,15 @@ impl Model {
                 MatmulJob::new(self.weights.matrix(spec.value.weight), input, &mut *value),
             ],
         );
-        self.add_bias(team, spec.query, query);
-        self.add_bias(team, spec.key, key);
-        self.add_bias(team, spec.value, value);
+        for (linear, out) in [(spec.query, query), (spec.key, key), (spec.value, value)] {
+            if let Some(bias) = linear.bias {
+                self.add_bias(team, bias, out);
+            }
+        }
     }
 
-    /// Adds a projection's bias to each row of `out`.
-    pub(crate) fn add_bias(&self, team: &Team<'_>, linear: LinearSpec, out: &mut [f32]) {
-        let Some(bias) = linear.bias else { return };
+    /// Adds a bias to each row of `out`.
+    pub(crate) fn add_bias(&self, team: &Team<'_>, bias: VectorHandle, out: &mut [f32]) {
         let bias = self.weights.vector(bias);
         let rows_per_part = rows_per_part(team, out.len() / bias.len(), size_of_val(bias));
         team.for_each_part_mut(out, rows_per_part * bias.len(), |_part, rows, _worker| {
@@ -117,26 +124,36 @@ impl Model {
         });
     }
 
-    /// Per-head norms and rotary embedding of queries and keys.
-    fn rotate(&self, engine: &mut ForwardEngine<'_, '_>, spec: &AttentionSpec, block: &Range<usize>) {
+    /// Norms and rotary embedding of queries and keys. `call_rows` counts the rows of the whole call.
+    fn rotate(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        spec: &AttentionSpec,
+        call_rows: usize,
+        block: &Range<usize>,
+    ) {
         let rows = block.len();
-        let half = self.inverse_frequencies.len();
+        let rope = &self.spec.ropes[spec.rope];
+        let angles = self.angles(spec.rope, call_rows, block);
         let Scratch { query, key, cosines, sines, .. } = &mut *engine.scratch;
         let table = RopeRows {
             head_dim: spec.shape.head_dim,
-            rotary_dims: self.spec.rope.dimensions,
-            cosines: &cosines.as_slice_of::<f32>()[block.start * half..block.end * half],
-            sines: &sines.as_slice_of::<f32>()[block.start * half..block.end * half],
+            rotary_dims: rope.dimensions,
+            cosines: &cosines.as_slice_of::<f32>()[angles.clone()],
+            sines: &sines.as_slice_of::<f32>()[angles],
         };
-        let rotate = match self.spec.rope.pairing {
+        let rotate = match rope.pairing {
             RopePairing::HalfSplit => vector::rope_half_split,
             RopePairing::Interleaved => vector::rope_interleaved,
         };
         let AttentionShape { head_dim, heads, kv_heads } = spec.shape;
-        for (buffer, heads, norm) in [(query, heads, spec.query_norm), (key, kv_heads, spec.key_norm)] {
+        let norms = spec.norms.map(|norms| (norms.query, norms.key)).unzip();
+        let after = spec.norms.is_some_and(|norms| norms.after_rotation);
+        for (buffer, heads, norm) in [(query, heads, norms.0), (key, kv_heads, norms.1)] {
             let values = &mut buffer.as_mut_slice_of::<f32>()[..rows * heads * head_dim];
-            self.norm_heads(engine.team, engine.kernels, norm, values);
+            self.norm_heads(engine.team, engine.kernels, norm.filter(|_| !after), values);
             rotate(engine.team, engine.kernels, values, table);
+            self.norm_heads(engine.team, engine.kernels, norm.filter(|_| after), values);
         }
     }
 
@@ -198,7 +215,7 @@ impl Model {
                         query: &query.as_slice_of::<f32>()[queries.clone()],
                         first_position,
                         cache: engine.pool.rows(layer, sequence),
-                        window: None,
+                        window: spec.window,
                         sinks: None,
                         scale: spec.scale,
                         out: &mut input.floats_mut(queries.end)[queries],

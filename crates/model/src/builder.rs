@@ -5,38 +5,51 @@
 //! silently ignored is an answer that is silently wrong.
 //! Metadata is untrusted: dimensions are bounded before they are multiplied.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashSet};
 
-use coldpress_experts::{ExpertOffsets, LayerExperts, Projection, weight_format};
-use coldpress_formats::{Metadata, ModelFile, TensorInfo};
+use coldpress_experts::{ExpertOffsets, ExpertPlace, LayerExperts, Projection, weight_format};
+use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, Value};
 use coldpress_kernels::WeightFormat;
 
 use crate::error::ModelError;
-use crate::spec::{DenseKind, DenseTensor, LinearSpec, MatrixHandle, VectorHandle};
+use crate::names::{HuggingFace, Names, number};
+use crate::spec::{DenseKind, DenseTensor, LinearSpec, MatrixHandle, NormSpec, VectorHandle};
 
 /// Largest value accepted for any single dimension of a model.
 const DIMENSION_MAX: u64 = 1 << 24;
 /// Dense tensors start at multiples of this in the dense buffer.
 const PLACE_ALIGNMENT: usize = 64;
 
-/// Collects the tensors of one model.
+/// Collects the tensors of one model. All names are canonical ones, see `names.rs`.
 pub struct SpecBuilder<'a> {
     file: &'a ModelFile,
-    prefix: String,
+    names: Names,
     used: HashSet<&'a str>,
     tensors: Vec<DenseTensor>,
     experts: Vec<LayerExperts>,
 }
 
 impl<'a> SpecBuilder<'a> {
-    /// Starts a spec; `architecture` is the prefix of the file's metadata keys.
-    pub fn new(file: &'a ModelFile, architecture: &str) -> Self {
-        Self {
-            file,
-            prefix: architecture.to_owned(),
-            used: HashSet::new(),
-            tensors: Vec::new(),
-            experts: Vec::new(),
+    /// Starts the spec of a GGUF file; `architecture` is the prefix of its metadata keys.
+    pub fn gguf(file: &'a ModelFile, architecture: &str) -> Self {
+        Self::new(file, Names::Gguf { prefix: architecture.to_owned() })
+    }
+
+    /// Starts the spec of a Hugging Face folder.
+    pub(crate) fn hugging_face(file: &'a ModelFile, table: &'static HuggingFace) -> Self {
+        Self::new(file, Names::HuggingFace { table, used: RefCell::new(BTreeSet::new()) })
+    }
+
+    fn new(file: &'a ModelFile, names: Names) -> Self {
+        Self { file, names, used: HashSet::new(), tensors: Vec::new(), experts: Vec::new() }
+    }
+
+    /// `for_gguf` or `for_hugging_face`, whichever the file is.
+    pub fn by_source<T>(&self, for_gguf: T, for_hugging_face: T) -> T {
+        match self.names {
+            Names::Gguf { .. } => for_gguf,
+            Names::HuggingFace { .. } => for_hugging_face,
         }
     }
 
@@ -60,59 +73,145 @@ impl<'a> SpecBuilder<'a> {
         ModelError::Unsupported { file: self.file_name(), detail: detail.into() }
     }
 
-    /// The metadata key `{architecture}.{name}`.
-    pub fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.prefix)
+    /// The file's key of this name.
+    ///
+    /// # Errors
+    /// The file says two things about it.
+    pub fn key(&self, name: &str) -> Result<String, ModelError> {
+        self.names.key(self.metadata(), name).map_err(|detail| self.bad(detail))
+    }
+
+    /// An integer, also 0; a list of equal integers, one per layer, counts as one.
+    pub fn integer(&self, name: &str) -> Result<Option<u64>, ModelError> {
+        let key = self.key(name)?;
+        let Some(Value::Array(list)) = self.metadata().get(&key) else {
+            return Ok(self.metadata().opt_u64(&key)?);
+        };
+        let values: Option<BTreeSet<i128>> = list.integers().map(Iterator::collect);
+        let single = values.filter(|values| values.len() == 1).and_then(|values| values.first().copied());
+        match single.and_then(|value| u64::try_from(value).ok()) {
+            Some(value) => Ok(Some(value)),
+            None => Err(self.unsupported(format!("{key} differs from layer to layer"))),
+        }
     }
 
     /// A dimension: an integer between 1 and 2^24.
     pub fn dimension(&self, name: &str) -> Result<usize, ModelError> {
-        let key = self.key(name);
-        let value = self.metadata().u64(&key)?;
-        self.check_dimension(&key, value)
+        match self.optional_dimension(name)? {
+            Some(value) => Ok(value),
+            // For the error.
+            None => Ok(self.metadata().u64(&self.key(name)?)? as usize),
+        }
     }
 
     /// A dimension that may be absent.
     pub fn optional_dimension(&self, name: &str) -> Result<Option<usize>, ModelError> {
-        let key = self.key(name);
-        match self.metadata().opt_u64(&key)? {
-            Some(value) => self.check_dimension(&key, value).map(Some),
+        match self.integer(name)? {
+            Some(value) if (1..=DIMENSION_MAX).contains(&value) => Ok(Some(value as usize)),
             None => Ok(None),
+            Some(value) => {
+                let key = self.key(name)?;
+                Err(self
+                    .bad(format!("{key} is {value}; a model needs a value between 1 and {DIMENSION_MAX}")))
+            }
         }
     }
 
-    fn check_dimension(&self, key: &str, value: u64) -> Result<usize, ModelError> {
-        if (1..=DIMENSION_MAX).contains(&value) {
-            Ok(value as usize)
-        } else {
-            Err(self.bad(format!("{key} is {value}; a model needs a value between 1 and {DIMENSION_MAX}")))
+    /// A finite float that may be absent. JSON does not tell 10000 from 10000.0, so there an integer is one too.
+    pub fn optional_float(&self, name: &str) -> Result<Option<f32>, ModelError> {
+        let key = self.key(name)?;
+        let json = self.by_source(false, true);
+        let value = match self.metadata().get(&key).filter(|_| json).and_then(number) {
+            Some(value) => Some(value as f32),
+            None => self.metadata().opt_f32(&key)?,
+        };
+        match value {
+            Some(value) if !value.is_finite() => {
+                Err(self.bad(format!("{key} is {value}, not a finite number")))
+            }
+            value => Ok(value),
         }
     }
 
     /// A finite float, or `default` where the key is absent.
     pub fn float_or(&self, name: &str, default: f32) -> Result<f32, ModelError> {
-        let key = self.key(name);
-        let value = self.metadata().opt_f32(&key)?.unwrap_or(default);
-        if value.is_finite() {
-            Ok(value)
-        } else {
-            Err(self.bad(format!("{key} is {value}, not a finite number")))
+        Ok(self.optional_float(name)?.unwrap_or(default))
+    }
+
+    /// A finite float above zero, or `default` where the key is absent.
+    pub fn positive_or(&self, name: &str, default: f32) -> Result<f32, ModelError> {
+        let value = self.float_or(name, default)?;
+        if value > 0.0 {
+            return Ok(value);
         }
+        Err(self.bad(format!("{} is {value}, not a positive number", self.key(name)?)))
+    }
+
+    /// A finite float above zero.
+    pub fn positive(&self, name: &str) -> Result<f32, ModelError> {
+        if self.optional_float(name)?.is_none() {
+            // For the error.
+            self.metadata().f32(&self.key(name)?)?;
+        }
+        self.positive_or(name, 0.0)
+    }
+
+    /// A list of finite floats.
+    pub fn floats(&self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
+        let key = self.key(name)?;
+        let list = match self.metadata().get(&key) {
+            Some(Value::Array(Array::Int64(list))) => Some(list.iter().map(|&value| value as f32).collect()),
+            _ => self.metadata().opt_f32_array(&key)?,
+        };
+        match list {
+            Some(values) if !values.iter().all(|value| value.is_finite()) => {
+                Err(self.bad(format!("{key} has values that are not finite numbers")))
+            }
+            list => Ok(list),
+        }
+    }
+
+    /// A flag that may be absent.
+    pub fn flag(&self, name: &str) -> Result<Option<bool>, ModelError> {
+        Ok(self.metadata().opt_bool(&self.key(name)?)?)
+    }
+
+    /// A text that may be absent.
+    pub fn text(&self, name: &str) -> Result<Option<&'a str>, ModelError> {
+        Ok(self.metadata().opt_string(&self.key(name)?)?)
+    }
+
+    fn find(&self, name: &str) -> Option<&'a TensorInfo> {
+        self.names.tensor(name).and_then(|name| self.file.tensor(&name))
+    }
+
+    fn require(&self, name: &str) -> Result<&'a TensorInfo, ModelError> {
+        Ok(self.file.require(&self.names.tensor(name).unwrap_or_else(|| name.to_owned()))?)
     }
 
     /// Whether the file holds a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
-        self.file.tensor(name).is_some()
+        self.find(name).is_some()
     }
 
     /// Shape of a tensor, innermost dimension first.
     pub fn shape(&self, name: &str) -> Result<&'a [u64], ModelError> {
-        Ok(&self.file.require(name)?.shape)
+        Ok(&self.require(name)?.shape)
+    }
+
+    /// Takes a tensor for used that says what another one says.
+    pub fn pass_over(&mut self, name: &str) {
+        self.used.extend(self.find(name).map(|info| info.name.as_str()));
     }
 
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<(&'a TensorInfo, WeightFormat), ModelError> {
-        let info = self.file.require(name)?;
-        if !info.shape.iter().map(|&dim| dim as usize).eq(shape.iter().copied()) {
+        let info = self.require(name)?;
+        // Dimensions of 1 at the outside say nothing.
+        let outermost =
+            info.shape.iter().rposition(|&dim| dim != 1).map_or(1, |last| last + 1).max(shape.len());
+        let found = &info.shape[..outermost.min(info.shape.len())];
+        let name = &info.name;
+        if !found.iter().map(|&dim| dim as usize).eq(shape.iter().copied()) {
             let want = shape;
             return Err(
                 self.bad(format!("tensor {name} has shape {:?}, the metadata asks for {want:?}", info.shape))
@@ -138,6 +237,7 @@ impl<'a> SpecBuilder<'a> {
             file: info.file,
             offset: info.offset,
             byte_len: info.byte_len,
+            offset_added: 0.0,
             place: start..start,
         };
         tensor.place.end = start + tensor.resident_bytes();
@@ -148,7 +248,7 @@ impl<'a> SpecBuilder<'a> {
     /// A matrix of `rows` outputs and `columns` inputs.
     pub fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<MatrixHandle, ModelError> {
         // A one-row matrix is stored as a vector in some files.
-        let one_row = rows == 1 && self.file.tensor(name).is_some_and(|info| info.shape.len() == 1);
+        let one_row = rows == 1 && self.find(name).is_some_and(|info| info.shape.len() == 1);
         let shape: &[usize] = if one_row { &[columns] } else { &[columns, rows] };
         let (info, format) = self.take(name, shape)?;
         Ok(MatrixHandle(self.push(info, format, DenseKind::Matrix { rows, columns })))
@@ -158,6 +258,25 @@ impl<'a> SpecBuilder<'a> {
     pub fn vector(&mut self, name: &str, length: usize) -> Result<VectorHandle, ModelError> {
         let (info, format) = self.take(name, &[length])?;
         Ok(VectorHandle(self.push(info, format, DenseKind::Vector { length })))
+    }
+
+    /// The weights of an RMSNorm.
+    pub fn rms_norm(&mut self, name: &str, length: usize) -> Result<VectorHandle, ModelError> {
+        let handle = self.vector(&format!("{name}.weight"), length)?;
+        if let Names::HuggingFace { table, .. } = self.names {
+            self.tensors[handle.0].offset_added = table.norm_offset;
+        }
+        Ok(handle)
+    }
+
+    /// A norm: LayerNorm where the file has a bias for it, else RMSNorm.
+    pub fn norm(&mut self, name: &str, length: usize) -> Result<NormSpec, ModelError> {
+        let bias = format!("{name}.bias");
+        if !self.has(&bias) {
+            return self.rms_norm(name, length).map(NormSpec::Rms);
+        }
+        let weight = self.vector(&format!("{name}.weight"), length)?;
+        Ok(NormSpec::Layer { weight, bias: self.vector(&bias, length)? })
     }
 
     /// A vector where the file has one.
@@ -172,8 +291,8 @@ impl<'a> SpecBuilder<'a> {
         Ok(LinearSpec { weight, bias })
     }
 
-    /// The routed experts of layer `layer`: stacked tensors `ffn_{gate,up,down}_exps`, or one tensor per expert as older
-    /// converters wrote them. Returns the layer number of the expert store.
+    /// The routed experts of layer `layer`: stacked tensors `ffn_{gate,up,down}_exps`, gate and up together in
+    /// `ffn_gate_up_exps` (gate first), or one tensor per expert. Returns the layer number of the expert store.
     pub fn experts(
         &mut self,
         layer: usize,
@@ -181,11 +300,40 @@ impl<'a> SpecBuilder<'a> {
         hidden: usize,
         width: usize,
     ) -> Result<usize, ModelError> {
-        let gate = self.projection(layer, "gate", count, width, hidden)?;
-        let up = self.projection(layer, "up", count, width, hidden)?;
+        let together = format!("blk.{layer}.ffn_gate_up_exps.weight");
+        let (gate, up) = if self.has(&together) {
+            let both = self.stacked(&together, count, 2 * width, hidden)?;
+            let half = both.format.row_bytes(hidden) as u64 * width as u64;
+            let ExpertOffsets::Stride { first, stride } = both.offsets else {
+                return Err(self.bad(format!("{together} is not one tensor")));
+            };
+            let from = |first| Projection {
+                rows: width,
+                offsets: ExpertOffsets::Stride { first, stride },
+                ..both.clone()
+            };
+            (from(first), from(first + half))
+        } else {
+            let gate = self.projection(layer, "gate", count, width, hidden)?;
+            (gate, self.projection(layer, "up", count, width, hidden)?)
+        };
         let down = self.projection(layer, "down", count, hidden, width)?;
         self.experts.push(LayerExperts { expert_count: count, gate, up, down });
         Ok(self.experts.len() - 1)
+    }
+
+    /// One tensor with the matrices of all experts.
+    fn stacked(
+        &mut self,
+        name: &str,
+        count: usize,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Projection, ModelError> {
+        let big_endian = self.file.big_endian();
+        let (info, format) = self.take(name, &[columns, rows, count])?;
+        let offsets = ExpertOffsets::Stride { first: info.offset, stride: info.byte_len / count as u64 };
+        Ok(Projection { format, rows, columns, file: info.file, offsets, big_endian })
     }
 
     fn projection(
@@ -196,32 +344,43 @@ impl<'a> SpecBuilder<'a> {
         rows: usize,
         columns: usize,
     ) -> Result<Projection, ModelError> {
-        let big_endian = self.file.big_endian();
         let stacked = format!("blk.{layer}.ffn_{part}_exps.weight");
-        if self.has(&stacked) || !self.has(&format!("blk.{layer}.ffn_{part}.0.weight")) {
-            let (info, format) = self.take(&stacked, &[columns, rows, count])?;
-            let offsets = ExpertOffsets::Stride { first: info.offset, stride: info.byte_len / count as u64 };
-            return Ok(Projection { format, rows, columns, file: info.file, offsets, big_endian });
+        let apart = |expert: usize| format!("blk.{layer}.ffn_{part}.{expert}.weight");
+        if self.has(&stacked) || (!self.has(&apart(0)) && self.by_source(true, false)) {
+            return self.stacked(&stacked, count, rows, columns);
         }
-        let mut offsets = Vec::with_capacity(count);
-        let mut common: Option<(WeightFormat, usize)> = None;
+        let mut places = Vec::with_capacity(count);
+        let mut common: Option<WeightFormat> = None;
         for expert in 0..count {
-            let name = format!("blk.{layer}.ffn_{part}.{expert}.weight");
-            let (info, format) = self.take(&name, &[columns, rows])?;
-            if *common.get_or_insert((format, info.file)) != (format, info.file) {
+            let (info, format) = self.take(&apart(expert), &[columns, rows])?;
+            let first = *common.get_or_insert(format);
+            if first != format {
                 return Err(self.unsupported(format!(
-                    "{name} differs from expert 0 of its layer in type or split part; convert the model again \
-                     with stacked expert tensors"
+                    "{} is {format}, expert 0 of its layer is {first}; convert the model again with one type for all \
+                     experts of a layer",
+                    info.name
                 )));
             }
-            offsets.push(info.offset);
+            places.push(ExpertPlace { file: info.file, offset: info.offset });
         }
-        let (format, file) = common.ok_or_else(|| self.bad(format!("layer {layer} has no experts")))?;
-        Ok(Projection { format, rows, columns, file, offsets: ExpertOffsets::Each(offsets), big_endian })
+        let (format, file) = match (common, places.first()) {
+            (Some(format), Some(place)) => (format, place.file),
+            _ => return Err(self.bad(format!("layer {layer} has no experts"))),
+        };
+        let offsets = ExpertOffsets::Places(places);
+        Ok(Projection { format, rows, columns, file, offsets, big_endian: self.file.big_endian() })
     }
 
-    /// Returns the collected tensors and experts, or names the tensors that nothing uses.
-    pub fn finish(self) -> Result<(Vec<DenseTensor>, Vec<LayerExperts>), ModelError> {
+    /// Returns the collected tensors and experts, or names what the file holds beyond what `family` takes into account:
+    /// keys of its configuration, tensors. `context` is the longest context in positions.
+    pub fn finish(
+        self,
+        family: &str,
+        context: usize,
+    ) -> Result<(Vec<DenseTensor>, Vec<LayerExperts>), ModelError> {
+        if let Some(what) = self.names.not_understood(self.metadata(), context as u64) {
+            return Err(self.unsupported(format!("{what}, which coldpress does not compute in '{family}'")));
+        }
         let unused: Vec<&str> = self
             .file
             .tensors()
@@ -233,9 +392,8 @@ impl<'a> SpecBuilder<'a> {
         }
         let shown = unused.iter().take(5).copied().collect::<Vec<_>>().join(", ");
         Err(self.unsupported(format!(
-            "{} tensors have no place in architecture '{}': {shown}{}",
+            "{} tensors have no place in architecture '{family}': {shown}{}",
             unused.len(),
-            self.prefix,
             if unused.len() > 5 { ", …" } else { "" }
         )))
     }

@@ -62,20 +62,16 @@ impl Model {
         };
         self.put_routing(routing);
         result?;
-        let hidden = self.spec.hidden;
-        let Scratch { residual, block_out, .. } = &mut *engine.scratch;
-        let residual = &mut residual.as_mut_slice_of::<f32>()[block.start * hidden..block.end * hidden];
-        let block_out = &block_out.as_slice_of::<f32>()[..rows * hidden];
-        vector::add_assign(engine.team, engine.kernels, residual, block_out);
+        self.add_result(engine, self.spec.layers[layer].feed_forward_result_norm, block);
         Ok(())
     }
 
     fn norm_input(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, block: &Range<usize>) {
         let hidden = self.spec.hidden;
-        let norm = self.weights.vector(self.spec.layers[layer].feed_forward_norm);
+        let norm = self.spec.layers[layer].feed_forward_norm;
         let Scratch { residual, input, .. } = &mut *engine.scratch;
         let residual = &residual.as_slice_of::<f32>()[block.start * hidden..block.end * hidden];
-        input.norm(engine.team, engine.kernels, residual, norm, self.spec.norm_epsilon);
+        self.norm(engine.team, engine.kernels, norm, residual, input);
     }
 
     /// Dense gated network of the prepared input into `block_out`.
@@ -87,7 +83,8 @@ impl Model {
         let (result, blocks) = inner.parts_mut(rows, width);
         let (gate_weights, up_weights) = (self.weights.matrix(spec.gate), self.weights.matrix(spec.up));
         let input = input.rows(0, rows, hidden);
-        gated(team, kernels, &mut [GatedJob::new(gate_weights, up_weights, input, result, up, blocks)]);
+        let job = GatedJob::new(gate_weights, up_weights, input, result, up, blocks);
+        gated(team, kernels, &mut [job.with_activation(spec.activation)]);
         let output = &mut block_out.as_mut_slice_of::<f32>()[..rows * hidden];
         let weights = self.weights.matrix(spec.down);
         matmul(team, kernels, &mut [MatmulJob::new(weights, inner.rows(0, rows, width), output)]);
@@ -121,7 +118,8 @@ impl Model {
         let weights = self.weights.matrix(moe.router.weight);
         let input = input.rows(0, rows, self.spec.hidden);
         matmul(engine.team, engine.kernels, &mut [MatmulJob::new(weights, input, &mut *logits)]);
-        routing.route(engine.team, engine.kernels, &moe.router, logits, rows);
+        let bias = moe.router.choice_bias.map(|bias| self.weights.vector(bias));
+        routing.route(engine.team, engine.kernels, &moe.router, bias, logits, rows);
     }
 
     /// Submits the reads, computes the shared expert while they run, then every routed expert as it lands. What the next
@@ -194,7 +192,7 @@ impl Model {
     fn guess(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, moe: &MoeSpec, routing: &mut Routing) {
         let hidden = self.spec.hidden;
         let (team, kernels) = (engine.team, engine.kernels);
-        let norm = self.weights.vector(self.spec.layers[layer].feed_forward_norm);
+        let norm = self.spec.layers[layer].feed_forward_norm;
         let Scratch { residual, block_out, pairs, guess, gathered, router, .. } = &mut *engine.scratch;
         let row = &mut guess.as_mut_slice_of::<f32>()[..hidden];
         row.copy_from_slice(&residual.as_slice_of::<f32>()[..hidden]);
@@ -207,11 +205,12 @@ impl Model {
             }
         }
         // Free until the experts compute, and those of a single row do not gather.
-        gathered.norm(team, kernels, row, norm, self.spec.norm_epsilon);
+        self.norm(team, kernels, norm, row, gathered);
         let logits = &mut router.as_mut_slice_of::<f32>()[..moe.router.experts];
         let weights = self.weights.matrix(moe.router.weight);
         matmul(team, kernels, &mut [MatmulJob::new(weights, gathered.rows(0, 1, hidden), &mut *logits)]);
-        routing.guess(team, kernels, &moe.router, logits);
+        let bias = moe.router.choice_bias.map(|bias| self.weights.vector(bias));
+        routing.guess(team, kernels, &moe.router, bias, logits);
     }
 
     /// The shared expert of the prepared input into `block_out`.

@@ -15,8 +15,8 @@ use coldpress_workers::Team;
 use crate::error::ModelError;
 use crate::kv::{KvPool, Sequence};
 use crate::route::Routing;
-use crate::scratch::{BLOCK_ROWS, Scratch, rows_per_part};
-use crate::spec::{FeedForwardSpec, ModelSpec};
+use crate::scratch::{BLOCK_ROWS, Prepared, Scratch, rows_per_part};
+use crate::spec::{FeedForwardSpec, FrequencyDivisors, ModelSpec, NormSpec, RopeSpec, VectorHandle};
 use crate::times::{Phase, PhaseClock};
 use crate::weights::DenseWeights;
 
@@ -78,20 +78,15 @@ pub struct ForwardEngine<'a, 'team> {
 pub struct Model {
     pub(crate) spec: ModelSpec,
     pub(crate) weights: DenseWeights,
-    pub(crate) inverse_frequencies: Vec<f32>,
+    /// Per rotary embedding, radians per position.
+    pub(crate) inverse_frequencies: Vec<Vec<f32>>,
     routing: Routing,
 }
 
 impl Model {
     /// Joins a spec with its loaded weights.
     pub fn new(spec: ModelSpec, weights: DenseWeights) -> Self {
-        let divisors = spec.rope.frequency_divisors.map(|handle| weights.vector(handle));
-        let inverse_frequencies = vector::rope_inverse_frequencies(
-            f64::from(spec.rope.base),
-            spec.rope.dimensions,
-            f64::from(spec.rope.linear_factor),
-            divisors,
-        );
+        let inverse_frequencies = spec.ropes.iter().map(|rope| inverse_frequencies(rope, &weights)).collect();
         Self { spec, weights, inverse_frequencies, routing: Routing::default() }
     }
 
@@ -244,7 +239,7 @@ impl Model {
 
     fn embed(&self, engine: &mut ForwardEngine<'_, '_>, segments: &[Segment<'_>]) {
         let table = self.weights.matrix(self.spec.embedding);
-        let hidden = self.spec.hidden;
+        let (hidden, scale) = (self.spec.hidden, self.spec.embedding_scale);
         let mut first_row = 0;
         for segment in segments {
             let rows = first_row..first_row + segment.tokens.len();
@@ -255,24 +250,76 @@ impl Model {
                 let tokens = &segment.tokens[part * rows_per_part..];
                 for (&token, out) in tokens.iter().zip(out.chunks_exact_mut(hidden)) {
                     unpack_row(&table, token as usize, out);
+                    if scale != 1.0 {
+                        out.iter_mut().for_each(|value| *value *= scale);
+                    }
                 }
             });
             first_row = rows.end;
         }
     }
 
-    /// Cosines and sines of every row's position.
+    /// Cosines and sines of every row's position: for each rotary embedding `[rows, dimensions / 2]`.
     fn position_tables(&self, scratch: &mut Scratch, segments: &[Segment<'_>]) {
-        let half = self.inverse_frequencies.len();
-        let cosines = scratch.cosines.as_mut_slice_of::<f32>();
-        let sines = scratch.sines.as_mut_slice_of::<f32>();
-        let mut first_row = 0;
-        for segment in segments {
-            let rows = first_row * half..(first_row + segment.tokens.len()) * half;
-            let (cosines, sines) = (&mut cosines[rows.clone()], &mut sines[rows]);
-            vector::rope_table(&self.inverse_frequencies, 1.0, segment.sequence.len(), cosines, sines);
-            first_row += segment.tokens.len();
+        let mut cosines = scratch.cosines.as_mut_slice_of::<f32>();
+        let mut sines = scratch.sines.as_mut_slice_of::<f32>();
+        for (rope, frequencies) in self.spec.ropes.iter().zip(&self.inverse_frequencies) {
+            for segment in segments {
+                let angles = segment.tokens.len() * frequencies.len();
+                let (cosine_rows, cosines_left) = cosines.split_at_mut(angles);
+                let (sine_rows, sines_left) = sines.split_at_mut(angles);
+                let first = segment.sequence.len();
+                vector::rope_table(frequencies, rope.magnitude, first, cosine_rows, sine_rows);
+                (cosines, sines) = (cosines_left, sines_left);
+            }
         }
+    }
+
+    /// The angles of rows `block` of a call of `rows` rows, for rotary embedding `rope`, in the tables of
+    /// `position_tables`.
+    pub(crate) fn angles(&self, rope: usize, rows: usize, block: &Range<usize>) -> Range<usize> {
+        let width = self.inverse_frequencies[rope].len();
+        let before: usize = self.inverse_frequencies[..rope].iter().map(|other| other.len() * rows).sum();
+        before + block.start * width..before + block.end * width
+    }
+
+    /// The norm of `x`, `[rows, hidden]`, into `input`.
+    pub(crate) fn norm(
+        &self,
+        team: &Team<'_>,
+        kernels: Kernels,
+        norm: NormSpec,
+        x: &[f32],
+        input: &mut Prepared,
+    ) {
+        let epsilon = self.spec.norm_epsilon;
+        match norm {
+            NormSpec::Rms(weight) => input.norm(team, kernels, x, self.weights.vector(weight), epsilon),
+            NormSpec::Layer { weight, bias } => {
+                let (weight, bias) = (self.weights.vector(weight), self.weights.vector(bias));
+                input.layer_norm(team, kernels, x, weight, bias, epsilon);
+            }
+        }
+    }
+
+    /// Adds the result of half a layer, in `block_out`, to the residual stream of the rows of a block.
+    pub(crate) fn add_result(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        norm: Option<VectorHandle>,
+        block: &Range<usize>,
+    ) {
+        let hidden = self.spec.hidden;
+        let (team, kernels) = (engine.team, engine.kernels);
+        let Scratch { residual, block_out, .. } = &mut *engine.scratch;
+        let out = &mut block_out.as_mut_slice_of::<f32>()[..block.len() * hidden];
+        if let Some(norm) = norm {
+            let weight = self.weights.vector(norm);
+            vector::rms_norm_in_place(team, kernels, out, weight, self.spec.norm_epsilon);
+        }
+        scale(team, out, self.spec.residual_scale);
+        let residual = &mut residual.as_mut_slice_of::<f32>()[block.start * hidden..block.end * hidden];
+        vector::add_assign(team, kernels, residual, out);
     }
 
     fn check_finite(
@@ -327,8 +374,7 @@ impl Model {
         let hidden = self.spec.hidden;
         let Scratch { residual, input, logits, .. } = &mut *engine.scratch;
         let residual = &residual.as_slice_of::<f32>()[first * hidden..(first + rows) * hidden];
-        let norm = self.weights.vector(self.spec.output_norm);
-        input.norm(engine.team, engine.kernels, residual, norm, self.spec.norm_epsilon);
+        self.norm(engine.team, engine.kernels, self.spec.output_norm, residual, input);
         let output = &mut logits.as_mut_slice_of::<f32>()[..rows * self.spec.vocabulary];
         let weights = self.weights.matrix(self.spec.output);
         matmul(
@@ -336,6 +382,10 @@ impl Model {
             engine.kernels,
             &mut [MatmulJob::new(weights, input.rows(0, rows, hidden), &mut *output)],
         );
+        if let Some(bias) = self.spec.output_bias {
+            self.add_bias(engine.team, bias, output);
+        }
+        scale(engine.team, output, self.spec.logit_scale);
         let finite = all_finite(engine.team, output);
         let layer = self.spec.layers.len();
         if finite { Ok(()) } else { Err(ModelError::NotFinite { layer, stage: "output head" }) }
@@ -355,6 +405,28 @@ impl Model {
     /// Puts the routing state back, with the memory its vectors have grown to.
     pub(crate) fn put_routing(&mut self, routing: Routing) {
         self.routing = routing;
+    }
+}
+
+fn inverse_frequencies(rope: &RopeSpec, weights: &DenseWeights) -> Vec<f32> {
+    let divisors = match &rope.divisors {
+        FrequencyDivisors::None => None,
+        FrequencyDivisors::Tensor(handle) => Some(weights.vector(*handle)),
+        FrequencyDivisors::Values(values) => Some(values.as_slice()),
+    };
+    let (base, linear_factor) = (f64::from(rope.base), f64::from(rope.linear_factor));
+    vector::rope_inverse_frequencies(base, rope.dimensions, linear_factor, divisors)
+}
+
+/// Values that one chunk of a multiplication takes.
+const SCALE_CHUNK: usize = 16 * 1024;
+
+/// Multiplies every value by `factor`; 1 costs nothing.
+fn scale(team: &Team<'_>, values: &mut [f32], factor: f32) {
+    if factor != 1.0 {
+        team.for_each_part_mut(values, SCALE_CHUNK, |_part, values, _worker| {
+            values.iter_mut().for_each(|value| *value *= factor);
+        });
     }
 }
 

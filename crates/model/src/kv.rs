@@ -87,7 +87,7 @@ pub fn kv_bytes_per_token(spec: &ModelSpec, kv_type: KvType) -> usize {
 }
 
 fn kv_rows(spec: &ModelSpec) -> impl Iterator<Item = usize> {
-    spec.layers.iter().map(|layer| layer.attention.shape.kv_row_len())
+    spec.layers.iter().map(|layer| layer.attention.kv_row_len())
 }
 
 /// Where the positions of one sequence lie in a pool, and how many are filled. It belongs to the pool whose pages it has

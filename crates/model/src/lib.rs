@@ -14,6 +14,7 @@ mod families;
 mod feed_forward;
 mod forward;
 mod kv;
+mod names;
 mod route;
 mod scratch;
 mod spec;
@@ -22,7 +23,7 @@ mod weights;
 
 pub use coldpress_kernels::attention::PAGE_POSITIONS;
 pub use error::{ModelError, PoolFull};
-pub use families::{allowed_kv_types, check_kv_type, describe, family_names};
+pub use families::{allowed_kv_types, check_kv_type, describe, family_names, hugging_face_model_types};
 pub use forward::{ForwardEngine, ForwardObserver, LogitsWanted, Model, Segment};
 pub use kv::{KvPool, KvType, Sequence, kv_bytes_per_token};
 pub use scratch::{BLOCK_ROWS, Scratch, ScratchCost, ScratchShape, scratch_cost};

@@ -1,6 +1,7 @@
 //! Routing: which experts a token uses, and the regrouping of a batch by expert.
 //!
-//! The router's choice is authoritative: nothing here knows what is in the cache. Ties go to the lower expert index.
+//! A recipe ([`RouterSpec`]) is data: from logits to scores, a bias that counts for the choice alone, from the scores of the
+//! chosen experts to weights. The router's choice is authoritative: nothing here knows what is in the cache. Ties go to the lower expert index.
 //! [`Routing`] keeps its vectors between calls, so that a warmed-up decode step does not allocate.
 
 use coldpress_experts::{RoutingTrace, order_by_last_use};
@@ -8,7 +9,7 @@ use coldpress_kernels::{Kernels, vector};
 use coldpress_workers::Team;
 
 use crate::scratch::rows_per_part;
-use crate::spec::RouterSpec;
+use crate::spec::{Renormalize, RouterScores, RouterSpec};
 
 /// An expert that a row uses, and how much its result counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -43,19 +44,21 @@ pub(crate) struct Routing {
 }
 
 impl Routing {
-    /// Routes `rows` rows from their router logits `[rows, experts]`, which are overwritten.
+    /// Routes `rows` rows from their router logits `[rows, experts]`, which are overwritten. `bias` holds the values of
+    /// [`RouterSpec::choice_bias`].
     pub fn route(
         &mut self,
         team: &Team<'_>,
         kernels: Kernels,
         router: &RouterSpec,
+        bias: Option<&[f32]>,
         logits: &mut [f32],
         rows: usize,
     ) {
         let (experts, top_k) = (router.experts, router.top_k);
         self.top_k = top_k;
         let logits = &mut logits[..rows * experts];
-        vector::softmax(team, kernels, logits, experts);
+        scores_of(team, kernels, router, logits);
         let scores = &*logits;
         self.choices.clear();
         self.choices.resize(rows * top_k, Choice::default());
@@ -63,18 +66,25 @@ impl Routing {
         team.for_each_part_mut(&mut self.choices, rows_per_part * top_k, |part, choices, _worker| {
             let scores = scores[part * rows_per_part * experts..].chunks_exact(experts);
             for (scores, choices) in scores.zip(choices.chunks_exact_mut(top_k)) {
-                choose(router, scores, choices);
+                choose(router, bias, scores, choices);
             }
         });
         self.group(experts);
     }
 
     /// Fills `guess` from the router logits of one row, which are overwritten.
-    pub fn guess(&mut self, team: &Team<'_>, kernels: Kernels, router: &RouterSpec, logits: &mut [f32]) {
-        vector::softmax(team, kernels, logits, router.experts);
+    pub fn guess(
+        &mut self,
+        team: &Team<'_>,
+        kernels: Kernels,
+        router: &RouterSpec,
+        bias: Option<&[f32]>,
+        logits: &mut [f32],
+    ) {
+        scores_of(team, kernels, router, logits);
         self.guess.clear();
         self.guess.resize(router.top_k, Choice::default());
-        choose(router, logits, &mut self.guess);
+        choose(router, bias, logits, &mut self.guess);
     }
 
     fn group(&mut self, expert_count: usize) {
@@ -117,25 +127,72 @@ impl Routing {
     }
 }
 
-/// The best experts of one row, best first. `scores` are probabilities.
-fn choose(router: &RouterSpec, scores: &[f32], choices: &mut [Choice]) {
+/// Turns the logits of some rows into the scores that experts are chosen by.
+fn scores_of(team: &Team<'_>, kernels: Kernels, router: &RouterSpec, logits: &mut [f32]) {
+    match router.scores {
+        RouterScores::Softmax => vector::softmax(team, kernels, logits, router.experts),
+        RouterScores::Sigmoid => vector::sigmoid(kernels, logits),
+        RouterScores::SoftmaxOfChosen | RouterScores::SparseMixer { .. } => {}
+    }
+}
+
+/// The best experts of one row, best first, with their weights.
+fn choose(router: &RouterSpec, bias: Option<&[f32]>, scores: &[f32], choices: &mut [Choice]) {
     for rank in 0..choices.len() {
         let (taken, free) = choices.split_at_mut(rank);
-        let is_free = |expert: usize| taken.iter().all(|choice| choice.expert as usize != expert);
-        let mut best: Option<usize> = None;
-        for (expert, &score) in scores.iter().enumerate() {
-            if score > best.map_or(f32::NEG_INFINITY, |best| scores[best]) && is_free(expert) {
-                best = Some(expert);
-            }
-        }
-        // A row of NaN has no maximum; any choice serves until the forward pass reports the NaN.
-        let expert = best.or_else(|| (0..scores.len()).find(|&expert| is_free(expert)));
-        let expert = expert.expect("top_k is at most the number of experts");
-        free[0] = Choice { expert: expert as u32, weight: scores[expert] };
+        let expert = best(bias, scores, taken);
+        let weight = match router.scores {
+            RouterScores::SparseMixer { jitter } => near_share(scores, taken, expert, jitter),
+            _ => scores[expert],
+        };
+        free[0] = Choice { expert: expert as u32, weight };
+    }
+    if router.scores == RouterScores::SoftmaxOfChosen {
+        let largest = choices.iter().fold(f32::NEG_INFINITY, |largest, choice| largest.max(choice.weight));
+        choices.iter_mut().for_each(|choice| choice.weight = (choice.weight - largest).exp());
+        let sum: f32 = choices.iter().fold(0.0, |sum, choice| sum + choice.weight);
+        choices.iter_mut().for_each(|choice| choice.weight /= sum);
     }
     let sum: f32 = choices.iter().fold(0.0, |sum, choice| sum + choice.weight);
-    let factor = if router.renormalize { router.scale / sum } else { router.scale };
+    let factor = match router.renormalize {
+        Renormalize::No => router.scale,
+        Renormalize::SumAtLeast(least) => router.scale / sum.max(least),
+        Renormalize::SumPlus(epsilon) => router.scale / (sum + epsilon),
+    };
     choices.iter_mut().for_each(|choice| choice.weight *= factor);
+}
+
+/// The expert with the best score, with the bias where there is one, that is not taken.
+fn best(bias: Option<&[f32]>, scores: &[f32], taken: &[Choice]) -> usize {
+    let is_free = |expert: usize| taken.iter().all(|choice| choice.expert as usize != expert);
+    let score = |expert: usize| scores[expert] + bias.map_or(0.0, |bias| bias[expert]);
+    let mut best: Option<usize> = None;
+    for expert in 0..scores.len() {
+        if score(expert) > best.map_or(f32::NEG_INFINITY, score) && is_free(expert) {
+            best = Some(expert);
+        }
+    }
+    // A row of NaN has no maximum; any choice serves until the forward pass reports the NaN.
+    let expert = best.or_else(|| (0..scores.len()).find(|&expert| is_free(expert)));
+    expert.expect("top_k is at most the number of experts")
+}
+
+/// The weight of `expert`, the largest logit that is not taken: its share in the softmax of the logits that are near it and not
+/// taken. Near means that the distance is at most `2 jitter` times the larger of the logit's size and the largest logit.
+fn near_share(logits: &[f32], taken: &[Choice], expert: usize, jitter: f32) -> f32 {
+    let largest = logits[expert];
+    let is_near = |logit: f32| {
+        let distance = (largest - logit) / logit.abs().max(largest);
+        // Zero over zero, where the largest logit is zero, is no distance.
+        distance.is_nan() || distance <= 2.0 * jitter
+    };
+    let mut sum = 0.0;
+    for (other, &logit) in logits.iter().enumerate() {
+        if is_near(logit) && taken.iter().all(|choice| choice.expert as usize != other) {
+            sum += (logit - largest).exp();
+        }
+    }
+    1.0 / sum
 }
 
 #[cfg(test)]
@@ -147,11 +204,28 @@ mod tests {
     use crate::spec::MatrixHandle;
 
     fn routed(renormalize: bool, logits: &[f32], experts: usize) -> Routing {
-        let router = RouterSpec { weight: MatrixHandle(0), experts, top_k: 2, renormalize, scale: 1.0 };
+        let renormalize = if renormalize { Renormalize::SumAtLeast(0.0) } else { Renormalize::No };
+        let router = RouterSpec { renormalize, ..recipe(RouterScores::Softmax, experts) };
+        route_with(&router, None, logits)
+    }
+
+    fn recipe(scores: RouterScores, experts: usize) -> RouterSpec {
+        RouterSpec {
+            weight: MatrixHandle(0),
+            experts,
+            top_k: 2,
+            scores,
+            choice_bias: None,
+            renormalize: Renormalize::No,
+            scale: 1.0,
+        }
+    }
+
+    fn route_with(router: &RouterSpec, bias: Option<&[f32]>, logits: &[f32]) -> Routing {
         let kernels = Kernels::for_isa(Isa::Scalar).expect("scalar kernels exist everywhere");
         let mut routing = Routing::default();
         Workers::new(1).enter(|team| {
-            routing.route(team, kernels, &router, &mut logits.to_vec(), logits.len() / experts);
+            routing.route(team, kernels, router, bias, &mut logits.to_vec(), logits.len() / router.experts);
         });
         routing
     }
@@ -172,6 +246,45 @@ mod tests {
         }
         let renormalised = routed(true, &logits, 4);
         assert!((renormalised.choices.iter().map(|choice| choice.weight).sum::<f32>() - 1.0).abs() < 1e-6);
+    }
+
+    fn weights(routing: &Routing) -> Vec<f64> {
+        routing.choices.iter().map(|choice| f64::from(choice.weight)).collect()
+    }
+
+    fn assert_close(got: &[f64], want: &[f64]) {
+        assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-6), "{got:?} {want:?}");
+    }
+
+    #[test]
+    fn a_softmax_of_the_chosen_sums_to_one() {
+        let routing = route_with(&recipe(RouterScores::SoftmaxOfChosen, 4), None, &[0.0, 1.0, 2.0, 4.0]);
+        assert_eq!(chosen(&routing), [3, 2]);
+        let second = 1.0 / (1.0 + 2.0f64.exp());
+        assert_close(&weights(&routing), &[1.0 - second, second]);
+    }
+
+    #[test]
+    fn a_bias_counts_for_the_choice_alone() {
+        let router = RouterSpec {
+            renormalize: Renormalize::SumPlus(0.5),
+            scale: 2.0,
+            ..recipe(RouterScores::Sigmoid, 3)
+        };
+        let routing = route_with(&router, Some(&[1.0, 0.0, 0.0]), &[-1.0, 0.0, 1.0]);
+        assert_eq!(chosen(&routing), [0, 2]);
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let sum = sigmoid(-1.0) + sigmoid(1.0) + 0.5;
+        assert_close(&weights(&routing), &[2.0 * sigmoid(-1.0) / sum, 2.0 * sigmoid(1.0) / sum]);
+    }
+
+    #[test]
+    fn the_sparse_mixer_counts_only_what_is_near() {
+        let router = recipe(RouterScores::SparseMixer { jitter: 0.1 }, 4);
+        // 1.7 is within 20 % of 2.0 and 1.0 is not; without 2.0, nothing is near 1.7.
+        let routing = route_with(&router, None, &[1.0, 2.0, 1.7, -3.0]);
+        assert_eq!(chosen(&routing), [1, 2]);
+        assert_close(&weights(&routing), &[1.0 / (1.0 + (-0.3f64).exp()), 1.0]);
     }
 
     #[test]

@@ -88,11 +88,12 @@ struct Needs {
 
 impl Needs {
     fn of(spec: &ModelSpec, logit_rows: usize, threads: usize) -> Self {
-        let attention = || spec.layers.iter().map(|layer| &layer.attention);
-        let query = attention().map(|a| a.shape.query_row_len()).max().unwrap_or(0);
-        let kv = attention().map(|a| a.shape.kv_row_len()).max().unwrap_or(0);
+        let shapes = || spec.layers.iter().map(|layer| layer.attention.shape());
+        let query = shapes().map(|shape| shape.query_row_len()).max().unwrap_or(0);
+        let kv = shapes().map(|shape| shape.kv_row_len()).max().unwrap_or(0);
         let attention_scratch =
-            attention().map(|a| a.shape.scratch_len(MANY_ROWS, threads)).max().unwrap_or(0);
+            shapes().map(|shape| shape.scratch_len(MANY_ROWS, threads)).max().unwrap_or(0);
+        let angles = spec.ropes.iter().map(|rope| rope.dimensions / 2).sum();
         let inner = spec.layers.iter().map(|layer| match &layer.feed_forward {
             FeedForwardSpec::Dense(dense) => dense.width,
             FeedForwardSpec::Moe(moe) => {
@@ -115,8 +116,8 @@ impl Needs {
             key: floats(kv),
             value: floats(kv),
             block_out: floats(hidden),
-            cosines: call_floats(spec.rope.dimensions / 2),
-            sines: call_floats(spec.rope.dimensions / 2),
+            cosines: call_floats(angles),
+            sines: call_floats(angles),
             attention: Need { fixed: attention_scratch * size_of::<f32>(), ..Need::NONE },
             router: floats(experts),
             guess: Need { fixed: gathered * size_of::<f32>(), ..Need::NONE },
@@ -201,6 +202,29 @@ impl Prepared {
         }
     }
 
+    /// Fills the f32 values with the layer norm of `x`, `[rows, weight.len()]`, and the int8 blocks from them.
+    pub fn layer_norm(
+        &mut self,
+        team: &Team<'_>,
+        kernels: Kernels,
+        x: &[f32],
+        weight: &[f32],
+        bias: &[f32],
+        epsilon: f32,
+    ) {
+        let columns = weight.len();
+        let rows = x.len() / columns;
+        let rows_per_part = rows_per_part(team, rows, columns * size_of::<f32>());
+        let floats = &mut self.floats.as_mut_slice_of::<f32>()[..x.len()];
+        team.for_each_part_mut(floats, rows_per_part * columns, |part, out, _worker| {
+            let x = &x[part * rows_per_part * columns..];
+            for (x, out) in x.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
+                layer_norm_row(x, weight, bias, epsilon, out);
+            }
+        });
+        self.quantize(team, kernels, rows, columns);
+    }
+
     /// The f32 values and the int8 blocks (none where the width allows no blocks) of the first `rows` rows.
     pub fn parts_mut(&mut self, rows: usize, columns: usize) -> (&mut [f32], &mut [ActivationBlock]) {
         let row_blocks = if columns.is_multiple_of(STEP_COLUMNS) { blocks_per_row(columns) } else { 0 };
@@ -241,6 +265,18 @@ impl Prepared {
             let target = &mut self.blocks.as_mut_slice_of::<ActivationBlock>()[at * width..];
             copy_rows(team, from.blocks.as_slice_of(), target, width, wanted);
         }
+    }
+}
+
+/// `(x - mean) / sqrt(variance + epsilon) * weight + bias`; sums in f64, in order.
+fn layer_norm_row(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &mut [f32]) {
+    let count = x.len() as f64;
+    let mean = x.iter().fold(0.0, |sum, &value| sum + f64::from(value)) / count;
+    let square = |value: f32| (f64::from(value) - mean) * (f64::from(value) - mean);
+    let variance = x.iter().fold(0.0, |sum, &value| sum + square(value)) / count;
+    let factor = 1.0 / (variance + f64::from(epsilon)).sqrt();
+    for (((out, &x), weight), bias) in out.iter_mut().zip(x).zip(weight).zip(bias) {
+        *out = ((f64::from(x) - mean) * factor) as f32 * weight + bias;
     }
 }
 

@@ -10,6 +10,8 @@ use coldpress_experts::LayerExperts;
 use coldpress_kernels::attention::AttentionShape;
 use coldpress_kernels::{WeightFormat, packed_bytes};
 
+pub use coldpress_kernels::Activation;
+
 /// A dense matrix of the spec, by position in [`ModelSpec::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixHandle(pub(crate) usize);
@@ -50,6 +52,8 @@ pub struct DenseTensor {
     pub offset: u64,
     /// Bytes in that file.
     pub byte_len: u64,
+    /// Added to every value of a vector when it is loaded: 1 for norms that are stored as a difference from 1, else 0.
+    pub offset_added: f32,
     /// Byte range in the dense weights buffer, 64-byte aligned.
     pub place: Range<usize>,
 }
@@ -82,6 +86,17 @@ pub enum RopePairing {
     Interleaved,
 }
 
+/// What the frequencies of a rotary embedding are divided by, one value per frequency.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FrequencyDivisors {
+    /// Nothing.
+    None,
+    /// A tensor of the file (`rope_freqs.weight`).
+    Tensor(VectorHandle),
+    /// Values that follow from the metadata.
+    Values(Vec<f32>),
+}
+
 /// Rotary position embedding (Su et al., arXiv 2104.09864).
 #[derive(Clone, Debug)]
 pub struct RopeSpec {
@@ -93,8 +108,55 @@ pub struct RopeSpec {
     pub base: f32,
     /// Positions are divided by this (linear scaling); 1 for none.
     pub linear_factor: f32,
-    /// Divisors per frequency (`rope_freqs.weight`, `dimensions / 2` values).
-    pub frequency_divisors: Option<VectorHandle>,
+    /// Divisors per frequency, `dimensions / 2` values.
+    pub divisors: FrequencyDivisors,
+    /// Factor on sines and cosines; 1 for none.
+    pub magnitude: f32,
+}
+
+/// A norm of the rows of the residual stream, with the model's epsilon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormSpec {
+    /// RMSNorm (Zhang and Sennrich, arXiv 1910.07467).
+    Rms(VectorHandle),
+    /// LayerNorm (Ba et al., arXiv 1607.06450) with weight and bias.
+    Layer {
+        /// Factor per element.
+        weight: VectorHandle,
+        /// Added per element.
+        bias: VectorHandle,
+    },
+}
+
+/// RMSNorms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueryKeyNorm {
+    /// As long as a head, which is then normed by itself, or as a whole row.
+    pub query: VectorHandle,
+    /// As `query`, for keys.
+    pub key: VectorHandle,
+    /// Whether the rotation comes first.
+    pub after_rotation: bool,
+}
+
+/// How a layer attends: one variant per kind, each computed by a module of its own.
+#[derive(Clone, Debug)]
+pub enum AttentionKind {
+    /// Grouped queries over cached keys and values (`attend.rs`).
+    Grouped(AttentionSpec),
+}
+
+impl AttentionKind {
+    /// Heads of the layer and their size.
+    pub fn shape(&self) -> AttentionShape {
+        let Self::Grouped(spec) = self;
+        spec.shape
+    }
+
+    /// Elements of a key row and of a value row of one position in the cache.
+    pub fn kv_row_len(&self) -> usize {
+        self.shape().kv_row_len()
+    }
 }
 
 /// Grouped-query attention with a causal mask.
@@ -110,15 +172,17 @@ pub struct AttentionSpec {
     pub value: LinearSpec,
     /// Output projection, hidden size rows.
     pub output: LinearSpec,
-    /// RMSNorm of each query head before the rotation (Qwen3).
-    pub query_norm: Option<VectorHandle>,
-    /// RMSNorm of each key head before the rotation (Qwen3).
-    pub key_norm: Option<VectorHandle>,
+    /// Norms of queries and keys, if any.
+    pub norms: Option<QueryKeyNorm>,
+    /// Index into [`ModelSpec::ropes`].
+    pub rope: usize,
+    /// Positions that a query sees, its own included; absent for all before it.
+    pub window: Option<usize>,
     /// Factor on the dot products, usually `head_dim^-1/2`.
     pub scale: f32,
 }
 
-/// `down(silu(gate(x)) * up(x))` with its own dense weights.
+/// `down(activation(gate(x)) * up(x))` with its own dense weights.
 #[derive(Clone, Copy, Debug)]
 pub struct GatedFeedForwardSpec {
     /// Gate projection, `width` rows.
@@ -129,9 +193,39 @@ pub struct GatedFeedForwardSpec {
     pub down: MatrixHandle,
     /// Inner size.
     pub width: usize,
+    /// Activation of the gate.
+    pub activation: Activation,
 }
 
-/// Chooses experts: softmax over all of them, the `top_k` largest, optionally renormalised to sum 1.
+/// What the router's logits become before experts are chosen by them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RouterScores {
+    /// Softmax over all experts.
+    Softmax,
+    /// The logits themselves; the weights are the softmax of those that were chosen.
+    SoftmaxOfChosen,
+    /// Sigmoid of each.
+    Sigmoid,
+    /// The sparse mixer of Phi-3.5-MoE (Liu et al., arXiv 2409.12136) without its noise: expert after expert, each
+    /// weighted by the softmax of the logits that lie near the largest one left.
+    SparseMixer {
+        /// Half the relative distance that is still near.
+        jitter: f32,
+    },
+}
+
+/// What the weights of the chosen experts are divided by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Renormalize {
+    /// Nothing.
+    No,
+    /// Their sum, or this where the sum is smaller.
+    SumAtLeast(f32),
+    /// Their sum and this.
+    SumPlus(f32),
+}
+
+/// Chooses the `top_k` experts with the best scores and weights them; see `route.rs`.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterSpec {
     /// One row per expert.
@@ -140,9 +234,13 @@ pub struct RouterSpec {
     pub experts: usize,
     /// Experts per token.
     pub top_k: usize,
-    /// Divide the chosen weights by their sum.
-    pub renormalize: bool,
-    /// Factor on the chosen weights.
+    /// From logits to scores.
+    pub scores: RouterScores,
+    /// Added to the scores for the choice alone, not in the weights.
+    pub choice_bias: Option<VectorHandle>,
+    /// From the scores of the chosen experts to their weights.
+    pub renormalize: Renormalize,
+    /// Factor on the weights.
     pub scale: f32,
 }
 
@@ -177,17 +275,22 @@ pub enum FeedForwardSpec {
     Moe(MoeSpec),
 }
 
-/// One decoder layer, pre-norm: `x += attention(norm(x)); x += feed_forward(norm(x))`.
+/// One decoder layer: `x += a * attention(norm(x)); x += a * feed_forward(norm(x))`, each result normed once more where the
+/// layer has a norm for it; `a` is [`ModelSpec::residual_scale`].
 #[derive(Clone, Debug)]
 pub struct LayerSpec {
-    /// RMSNorm before attention.
-    pub attention_norm: VectorHandle,
+    /// Norm before attention.
+    pub attention_norm: NormSpec,
     /// Attention.
-    pub attention: AttentionSpec,
-    /// RMSNorm before the feed-forward block.
-    pub feed_forward_norm: VectorHandle,
+    pub attention: AttentionKind,
+    /// RMSNorm of what attention adds.
+    pub attention_result_norm: Option<VectorHandle>,
+    /// Norm before the feed-forward block.
+    pub feed_forward_norm: NormSpec,
     /// Feed-forward block.
     pub feed_forward: FeedForwardSpec,
+    /// RMSNorm of what the feed-forward block adds.
+    pub feed_forward_result_norm: Option<VectorHandle>,
 }
 
 /// A complete model.
@@ -195,7 +298,7 @@ pub struct LayerSpec {
 pub struct ModelSpec {
     /// Family name, as registered.
     pub family: &'static str,
-    /// `general.name` of the file.
+    /// `general.name` of the file; the name of a Hugging Face folder.
     pub name: Option<String>,
     /// Rows of the embedding and of the output head.
     pub vocabulary: usize,
@@ -203,16 +306,26 @@ pub struct ModelSpec {
     pub hidden: usize,
     /// Longest context the file states.
     pub trained_context: usize,
-    /// Epsilon of every RMSNorm.
+    /// Positions beyond which the model would have to be computed in another way, if there are any.
+    pub context_limit: Option<usize>,
+    /// Epsilon of every norm.
     pub norm_epsilon: f32,
     /// Token embedding, one row per token.
     pub embedding: MatrixHandle,
-    /// RMSNorm before the head.
-    pub output_norm: VectorHandle,
+    /// Factor on embeddings.
+    pub embedding_scale: f32,
+    /// Factor on what each half of a layer adds to the residual stream.
+    pub residual_scale: f32,
+    /// Norm before the head.
+    pub output_norm: NormSpec,
     /// Output head; the embedding itself where the file ties them.
     pub output: MatrixHandle,
-    /// Rotary embedding, the same for all layers.
-    pub rope: RopeSpec,
+    /// Added to the logits.
+    pub output_bias: Option<VectorHandle>,
+    /// Factor on the logits.
+    pub logit_scale: f32,
+    /// The rotary embeddings that layers refer to.
+    pub ropes: Vec<RopeSpec>,
     /// The decoder layers.
     pub layers: Vec<LayerSpec>,
     /// Every dense tensor, with its place in the dense buffer.
@@ -225,6 +338,11 @@ impl ModelSpec {
     /// Bytes of the dense weights in memory.
     pub fn dense_bytes(&self) -> usize {
         self.tensors.last().map_or(0, |tensor| tensor.place.end)
+    }
+
+    /// The tensor that a matrix is read from.
+    pub fn tensor(&self, handle: MatrixHandle) -> &DenseTensor {
+        &self.tensors[handle.0]
     }
 
     /// Largest number of routed experts that one token uses in one layer.

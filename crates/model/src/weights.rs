@@ -117,8 +117,12 @@ impl Filling<'_> {
             DenseKind::Vector { .. } => {
                 let values = elements(format, piece.len());
                 let out = &mut self.place[self.at..self.at + values * size_of::<f32>()];
-                dequantize(format, piece, bytemuck::cast_slice_mut(out));
-                self.at += out.len();
+                let floats: &mut [f32] = bytemuck::cast_slice_mut(out);
+                dequantize(format, piece, floats);
+                if self.tensor.offset_added != 0.0 {
+                    floats.iter_mut().for_each(|value| *value += self.tensor.offset_added);
+                }
+                self.at += values * size_of::<f32>();
             }
         }
     }

@@ -45,7 +45,12 @@ impl TokenizerFolder {
             Some(json) => TokenizerConfig::from_json(&json)?,
             None => TokenizerConfig::default(),
         };
-        if let Some(json) = optional("generation_config.json")? {
+        // The model's configuration names the same id where nothing else says how generation ends.
+        let ends = match optional("generation_config.json")? {
+            Some(json) => Some(json),
+            None => optional("config.json")?,
+        };
+        if let Some(json) = ends {
             config.add_generation_config(&json)?;
         }
         if let Some(json) = optional("chat_template.json")? {
@@ -76,6 +81,11 @@ impl TokenizerFolder {
             |error| TextError::FileUnreadable { path: self.vocabulary.display().to_string(), error };
         let file = std::fs::metadata(&self.vocabulary).map_err(unreadable)?.len();
         Ok(BASE_BYTES.saturating_add(BYTES_PER_FILE_BYTE.saturating_mul(file)))
+    }
+
+    /// Whether the vocabulary's file has no split patterns, so that a name for them is asked for.
+    pub fn takes_pre_tokenizer(&self) -> bool {
+        self.vocabulary.file_name().is_some_and(|name| name == "tiktoken.model")
     }
 
     /// What the configuration says, templates included.

@@ -71,7 +71,7 @@ impl Reference {
 }
 
 /// The values of a little-endian f32 .npy file, version 1.
-fn npy_f32(path: &Path) -> Vec<f32> {
+pub fn npy_f32(path: &Path) -> Vec<f32> {
     let bytes = std::fs::read(path).expect("the fixture is there");
     assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00", "{} is a .npy file of version 1", path.display());
     let header = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));

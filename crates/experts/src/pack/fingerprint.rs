@@ -50,15 +50,14 @@ impl Fingerprint {
                 let sample = SAMPLE_BYTES.min(bytes);
                 let samples = [(0, 0), (last / 2, (bytes - sample) / 2), (last, bytes - sample)];
                 for (expert, at) in samples {
-                    let start = projection.offsets.offset(expert).and_then(|start| start.checked_add(at));
-                    let start = start.ok_or_else(|| ExpertError::Geometry {
-                        layer,
-                        detail: format!("no valid offset for expert {expert}"),
-                    })?;
-                    let (file, path) = opened.get(projection.file).ok_or_else(|| ExpertError::Geometry {
-                        layer,
-                        detail: format!("file {} of {} files", projection.file, files.len()),
-                    })?;
+                    let bad = |detail| ExpertError::Geometry { layer, detail };
+                    let place = projection.place(expert);
+                    let start = place.and_then(|place| Some((place.file, place.offset.checked_add(at)?)));
+                    let (number, start) =
+                        start.ok_or_else(|| bad(format!("no valid offset for expert {expert}")))?;
+                    let opened = opened.get(number);
+                    let (file, path) =
+                        opened.ok_or_else(|| bad(format!("file {number} of {} files", files.len())))?;
                     hash_range(&mut hasher, file, path, start..start.saturating_add(sample))?;
                 }
             }

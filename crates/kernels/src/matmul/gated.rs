@@ -1,4 +1,4 @@
-//! Gated networks in one parallel region: `silu(gate * x) * (up * x)`, ready as input of the down projection.
+//! Gated networks in one parallel region: `activation(gate * x) * (up * x)`, ready as input of the down projection.
 //!
 //! A chunk computes its columns of both products for all rows, applies the activation while they are in the cache, and
 //! quantises them: no second and third region, no pass over memory in between. Columns are cut in whole activation blocks,
@@ -14,16 +14,27 @@ use crate::activations::{ActivationBlock, InputRows, blocks_per_row, quantize_on
 use crate::blocks::STEP_COLUMNS;
 use crate::layout::{GROUP_ROWS, MatrixRef};
 use crate::vector::spans::SharedSlice;
-use crate::vector::swiglu_in_place;
+use crate::vector::{geglu_in_place, swiglu_in_place};
 
 /// Row groups that are cut together: one activation block of the result.
 const GROUPS_PER_UNIT: usize = STEP_COLUMNS / GROUP_ROWS;
+
+/// What the gate product passes before it meets the up product.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    #[default]
+    Silu,
+    /// GELU in its tanh form.
+    GeluTanh,
+}
 
 /// The first half of one gated network for some rows.
 #[derive(Debug)]
 pub struct GatedJob<'a> {
     gate: MatmulJob<'a>,
     up: MatmulJob<'a>,
+    activation: Activation,
     rows: usize,
     /// Rows of the gate and up matrices.
     width: usize,
@@ -56,7 +67,14 @@ impl<'a> GatedJob<'a> {
         let up_result = SharedSlice::new(up_result);
         let gate = MatmulJob::into_shared(gate, input, &result);
         let up = MatmulJob::into_shared(up, input, &up_result);
-        Self { gate, up, rows, width, result, up_result, blocks: SharedSlice::new(blocks) }
+        let activation = Activation::Silu;
+        Self { gate, up, activation, rows, width, result, up_result, blocks: SharedSlice::new(blocks) }
+    }
+
+    /// The same with another activation than SiLU.
+    #[must_use]
+    pub fn with_activation(self, activation: Activation) -> Self {
+        Self { activation, ..self }
     }
 
     fn units(&self) -> usize {
@@ -88,7 +106,10 @@ impl<'a> GatedJob<'a> {
             let place = row * self.width + columns.start..row * self.width + columns.end;
             // SAFETY: these columns belong to this thread, and the products are done with them.
             let (result, up) = unsafe { (self.result.part(place.clone()), self.up_result.part(place)) };
-            swiglu_in_place(kernels, result, up);
+            match self.activation {
+                Activation::Silu => swiglu_in_place(kernels, result, up),
+                Activation::GeluTanh => geglu_in_place(kernels, result, up),
+            }
             if self.width.is_multiple_of(STEP_COLUMNS) {
                 let first = row * blocks_per_row(self.width) + columns.start / STEP_COLUMNS;
                 // SAFETY: units are whole blocks, and this thread alone has them.

@@ -36,7 +36,7 @@ use std::ops::Range;
 use coldpress_workers::Team;
 
 pub use dispatch::entries;
-pub use gated::{GatedJob, gated};
+pub use gated::{Activation, GatedJob, gated};
 
 use crate::Kernels;
 use crate::activations::InputRows;

@@ -61,6 +61,8 @@ struct Add;
 struct ScaledAdd(f32);
 #[derive(Clone, Copy)]
 struct SiluTimes;
+#[derive(Clone, Copy)]
+struct GeluTimes;
 
 impl Unary for Exp {
     #[inline(always)]
@@ -111,6 +113,20 @@ impl Binary for SiluTimes {
     }
 }
 
+/// Twice the square root of 2 / pi.
+const GELU_SLOPE: f32 = 1.595_769_1;
+/// [`GELU_SLOPE`] times 0.044715.
+const GELU_CUBIC: f32 = 0.071_354_814;
+
+impl Binary for GeluTimes {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, a: S::Lanes, b: S::Lanes) -> S::Lanes {
+        // (1 + tanh(z)) / 2 is the sigmoid of 2 z, with z = sqrt(2 / pi) (a + 0.044715 a^3).
+        let slope = s.fma(s.mul(a, a), s.splat(GELU_CUBIC), s.splat(GELU_SLOPE));
+        s.mul(s.mul(a, exponential::sigmoid(s, s.mul(a, slope))), b)
+    }
+}
+
 #[inline(always)]
 fn exp_body<S: Simd>(s: S, x: &mut [f32]) {
     map_in_place(s, Exp, x);
@@ -146,6 +162,11 @@ fn swiglu_in_place_body<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     zip_in_place(s, SiluTimes, gate, up);
 }
 
+#[inline(always)]
+fn geglu_in_place_body<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
+    zip_in_place(s, GeluTimes, gate, up);
+}
+
 instantiate! {
     /// `x = exp(x)`, at most 1.01 units in the last place from the true value (subnormal results too);
     /// exactly 0 at -inf, 1 at 0, inf at inf; NaN stays NaN.
@@ -171,6 +192,7 @@ instantiate! {
 instantiate! { fn add_span(out: &mut [f32], x: &[f32]) => add_body }
 instantiate! { fn scale_add_span(out: &mut [f32], weight: f32, x: &[f32]) => scale_add_body }
 instantiate! { fn swiglu_in_place_span(gate: &mut [f32], up: &[f32]) => swiglu_in_place_body }
+instantiate! { fn geglu_in_place_span(gate: &mut [f32], up: &[f32]) => geglu_in_place_body }
 
 /// `out += x`. Panics when the lengths differ.
 pub fn add_assign(team: &Team<'_>, kernels: Kernels, out: &mut [f32], x: &[f32]) {
@@ -188,4 +210,11 @@ pub fn scale_add(kernels: Kernels, out: &mut [f32], weight: f32, x: &[f32]) {
 pub fn swiglu_in_place(kernels: Kernels, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "swiglu_in_place of slices of different length");
     swiglu_in_place_span(kernels, gate, up);
+}
+
+/// `gate = gelu(gate) * up` with the tanh form of GELU (Hendrycks and Gimpel 2016, arXiv:1606.08415). Panics when the
+/// lengths differ.
+pub fn geglu_in_place(kernels: Kernels, gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len(), "geglu_in_place of slices of different length");
+    geglu_in_place_span(kernels, gate, up);
 }

@@ -1,65 +1,103 @@
 //! Pieces that several families share: the frame around the layers, GQA attention, gated networks, MoE blocks.
 //!
-//! A family file says which pieces it uses and with which options; tensor names are those of GGUF
+//! A family file says which pieces it uses and with which options; names are those of GGUF
 //! (`gguf/constants.py` of the PyPI package gguf lists them).
 
+use coldpress_kernels::Activation;
 use coldpress_kernels::attention::AttentionShape;
 
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::spec::{
-    AttentionSpec, FeedForwardSpec, GatedFeedForwardSpec, LayerSpec, MatrixHandle, MoeSpec, RouterSpec,
-    SharedExpertSpec, VectorHandle,
+    AttentionKind, AttentionSpec, FeedForwardSpec, GatedFeedForwardSpec, LayerSpec, MatrixHandle, MoeSpec,
+    NormSpec, QueryKeyNorm, Renormalize, RouterScores, RouterSpec, SharedExpertSpec, VectorHandle,
 };
 
 /// Everything outside the layers.
-pub(crate) struct Frame {
+pub(super) struct Frame {
     pub vocabulary: usize,
     pub hidden: usize,
     pub layer_count: usize,
     pub trained_context: usize,
+    pub context_limit: Option<usize>,
     pub norm_epsilon: f32,
     pub embedding: MatrixHandle,
-    pub output_norm: VectorHandle,
+    pub embedding_scale: f32,
+    pub residual_scale: f32,
+    pub output_norm: NormSpec,
     pub output: MatrixHandle,
+    pub output_bias: Option<VectorHandle>,
+    pub logit_scale: f32,
 }
 
-/// Reads the frame; the output head is the embedding where the file has no `output.weight`.
-pub(crate) fn frame(builder: &mut SpecBuilder<'_>) -> Result<Frame, ModelError> {
+/// Reads the frame; without factors on embeddings, residuals and logits.
+pub(super) fn frame(builder: &mut SpecBuilder<'_>) -> Result<Frame, ModelError> {
     let hidden = builder.dimension("embedding_length")?;
     let layer_count = builder.dimension("block_count")?;
     let trained_context = builder.dimension("context_length")?;
-    let norm_epsilon = builder.float_or("attention.layer_norm_rms_epsilon", 1e-5)?;
+    let norm_epsilon = if builder.by_source(true, false) {
+        builder.float_or("attention.layer_norm_rms_epsilon", 1e-5)?
+    } else {
+        builder.positive("attention.layer_norm_rms_epsilon")?
+    };
     let vocabulary = embedding_rows(builder)?;
     let embedding = builder.matrix("token_embd.weight", vocabulary, hidden)?;
-    let output_norm = builder.vector("output_norm.weight", hidden)?;
-    let output = if builder.has("output.weight") {
-        builder.matrix("output.weight", vocabulary, hidden)?
-    } else {
-        embedding
-    };
+    let output_norm = builder.norm("output_norm", hidden)?;
+    let output = output(builder, embedding, vocabulary, hidden)?;
+    let output_bias = builder.optional_vector("output.bias", vocabulary)?;
     Ok(Frame {
         vocabulary,
         hidden,
         layer_count,
         trained_context,
+        context_limit: None,
         norm_epsilon,
         embedding,
+        embedding_scale: 1.0,
+        residual_scale: 1.0,
         output_norm,
         output,
+        output_bias,
+        logit_scale: 1.0,
     })
 }
 
 fn embedding_rows(builder: &SpecBuilder<'_>) -> Result<usize, ModelError> {
     let shape = builder.shape("token_embd.weight")?;
-    match shape {
-        [_, rows] if *rows <= 1 << 24 => Ok(*rows as usize),
-        other => Err(builder.bad(format!("token_embd.weight has shape {other:?}, not [hidden, vocabulary]"))),
+    let rows = match shape {
+        [_, rows] if *rows <= 1 << 24 => *rows,
+        other => {
+            return Err(
+                builder.bad(format!("token_embd.weight has shape {other:?}, not [hidden, vocabulary]"))
+            );
+        }
+    };
+    match builder.integer("vocabulary")? {
+        Some(stated) if stated != rows => {
+            let key = builder.key("vocabulary")?;
+            Err(builder.bad(format!("{key} is {stated}, but the embedding has {rows} rows")))
+        }
+        _ => Ok(rows as usize),
     }
 }
 
+/// The output head; the embedding itself where the file ties them, or has no other.
+fn output(
+    builder: &mut SpecBuilder<'_>,
+    embedding: MatrixHandle,
+    vocabulary: usize,
+    hidden: usize,
+) -> Result<MatrixHandle, ModelError> {
+    let tied = builder.flag("tied_output")?.unwrap_or(!builder.has("output.weight"));
+    if tied {
+        builder.pass_over("output.weight");
+        return Ok(embedding);
+    }
+    builder.matrix("output.weight", vocabulary, hidden)
+}
+
 /// Reads head counts; `head_dim` is stated, or hidden size over heads.
-pub(crate) fn head_shape(builder: &SpecBuilder<'_>, hidden: usize) -> Result<AttentionShape, ModelError> {
+pub(super) fn head_shape(builder: &SpecBuilder<'_>, hidden: usize) -> Result<AttentionShape, ModelError> {
     let heads = builder.dimension("attention.head_count")?;
     let kv_heads = builder.optional_dimension("attention.head_count_kv")?.unwrap_or(heads);
     if heads % kv_heads != 0 {
@@ -79,37 +117,59 @@ pub(crate) fn head_shape(builder: &SpecBuilder<'_>, hidden: usize) -> Result<Att
     Ok(AttentionShape { heads, kv_heads, head_dim })
 }
 
-/// GQA attention of layer `layer`; `per_head_norm` adds the q/k RMSNorm of Qwen3.
-fn attention(
+/// Whether and how queries and keys are normed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Norms {
+    /// Not at all.
+    None,
+    /// Each head by itself, then rotated.
+    PerHead,
+    /// Each head by itself, after it was rotated.
+    PerHeadAfterRotation,
+    /// The row of all heads, then rotated.
+    PerRow,
+}
+
+/// GQA attention of layer `layer` over the whole context, with the first rotary embedding.
+pub(super) fn attention(
     builder: &mut SpecBuilder<'_>,
     layer: usize,
     hidden: usize,
     shape: AttentionShape,
-    per_head_norm: bool,
+    norms: Norms,
 ) -> Result<AttentionSpec, ModelError> {
-    let head_dim = shape.head_dim;
     let (query_rows, kv_rows) = (shape.query_row_len(), shape.kv_row_len());
     let stem = |part: &str| format!("blk.{layer}.attn_{part}");
     let query = builder.linear(&stem("q"), query_rows, hidden)?;
     let key = builder.linear(&stem("k"), kv_rows, hidden)?;
     let value = builder.linear(&stem("v"), kv_rows, hidden)?;
     let output = builder.linear(&stem("output"), hidden, query_rows)?;
-    let (query_norm, key_norm) = if per_head_norm {
-        let query_norm = builder.vector(&format!("{}.weight", stem("q_norm")), head_dim)?;
-        (Some(query_norm), Some(builder.vector(&format!("{}.weight", stem("k_norm")), head_dim)?))
-    } else {
-        (None, None)
+    if builder.flag("attention.has_bias")? == Some(true) && query.bias.is_none() {
+        let key = builder.key("attention.has_bias")?;
+        return Err(builder.bad(format!("{key} is true, but layer {layer} has no bias for its queries")));
+    }
+    let norms = match norms {
+        Norms::None => None,
+        _ => {
+            let per_row = norms == Norms::PerRow;
+            let lengths = if per_row { (query_rows, kv_rows) } else { (shape.head_dim, shape.head_dim) };
+            Some(QueryKeyNorm {
+                query: builder.rms_norm(&stem("q_norm"), lengths.0)?,
+                key: builder.rms_norm(&stem("k_norm"), lengths.1)?,
+                after_rotation: norms == Norms::PerHeadAfterRotation,
+            })
+        }
     };
-    let scale = 1.0 / (head_dim as f32).sqrt();
-    Ok(AttentionSpec { shape, query, key, value, output, query_norm, key_norm, scale })
+    let scale = 1.0 / (shape.head_dim as f32).sqrt();
+    Ok(AttentionSpec { shape, query, key, value, output, norms, rope: 0, window: None, scale })
 }
 
 /// Pre-norm decoder layers of GQA attention and whatever `feed_forward` reads for each.
-pub(crate) fn layers(
+pub(super) fn layers(
     builder: &mut SpecBuilder<'_>,
     frame: &Frame,
     shape: AttentionShape,
-    per_head_norm: bool,
+    norms: Norms,
     mut feed_forward: impl FnMut(&mut SpecBuilder<'_>, usize) -> Result<FeedForwardSpec, ModelError>,
 ) -> Result<Vec<LayerSpec>, ModelError> {
     let hidden = frame.hidden;
@@ -117,17 +177,29 @@ pub(crate) fn layers(
     let mut layers = Vec::new();
     for layer in 0..frame.layer_count {
         layers.push(LayerSpec {
-            attention_norm: builder.vector(&format!("blk.{layer}.attn_norm.weight"), hidden)?,
-            attention: attention(builder, layer, hidden, shape, per_head_norm)?,
-            feed_forward_norm: builder.vector(&format!("blk.{layer}.ffn_norm.weight"), hidden)?,
+            attention_norm: builder.norm(&format!("blk.{layer}.attn_norm"), hidden)?,
+            attention: AttentionKind::Grouped(attention(builder, layer, hidden, shape, norms)?),
+            attention_result_norm: None,
+            feed_forward_norm: builder.norm(&format!("blk.{layer}.ffn_norm"), hidden)?,
             feed_forward: feed_forward(builder, layer)?,
+            feed_forward_result_norm: None,
         });
     }
     Ok(layers)
 }
 
-/// A dense gated network with tensors `blk.N.ffn_{gate,up,down}{suffix}.weight`.
-pub(crate) fn gated(
+/// The dense gated network of layer `layer`, of the width that the file states.
+pub(super) fn dense(
+    builder: &mut SpecBuilder<'_>,
+    layer: usize,
+    hidden: usize,
+) -> Result<FeedForwardSpec, ModelError> {
+    let width = builder.dimension("feed_forward_length")?;
+    Ok(FeedForwardSpec::Dense(gated(builder, layer, "", hidden, width)?))
+}
+
+/// A gated network with tensors `blk.N.ffn_{gate,up,down}{suffix}.weight`, with SiLU.
+pub(super) fn gated(
     builder: &mut SpecBuilder<'_>,
     layer: usize,
     suffix: &str,
@@ -140,25 +212,50 @@ pub(crate) fn gated(
         up: builder.matrix(&name("up"), width, hidden)?,
         down: builder.matrix(&name("down"), hidden, width)?,
         width,
+        activation: Activation::Silu,
     })
 }
 
-/// Options of a softmax-routed MoE block.
+/// How a router chooses and weights.
 #[derive(Clone, Copy)]
-pub(crate) struct MoeOptions {
+pub(super) struct Recipe {
+    pub scores: RouterScores,
+    pub renormalize: Renormalize,
+    /// Whether the layer has a bias that counts for the choice alone (`exp_probs_b`).
+    pub choice_bias: bool,
+}
+
+impl Recipe {
+    /// Softmax over all experts; the weights of the chosen ones are divided by their sum if `renormalize`.
+    pub fn softmax(renormalize: bool) -> Recipe {
+        let renormalize = if renormalize { Renormalize::SumAtLeast(0.0) } else { Renormalize::No };
+        Recipe { scores: RouterScores::Softmax, renormalize, choice_bias: false }
+    }
+}
+
+/// An expert that every token passes.
+#[derive(Clone, Copy)]
+pub(super) struct SharedOptions {
+    pub width: usize,
+    /// Whether its result is scaled by the sigmoid of a gate of its own.
+    pub gated: bool,
+}
+
+/// Options of a MoE block.
+#[derive(Clone, Copy)]
+pub(super) struct MoeOptions {
     pub experts: usize,
     pub top_k: usize,
     pub width: usize,
-    pub renormalize: bool,
-    /// Width of the shared expert and whether it has a sigmoid gate.
-    pub shared_width: Option<usize>,
+    pub recipe: Recipe,
+    pub shared: Option<SharedOptions>,
 }
 
-/// Reads expert counts and widths that are common to the softmax families.
-pub(crate) fn moe_options(
+/// Reads expert counts; a block without shared expert.
+pub(super) fn moe_options(
     builder: &SpecBuilder<'_>,
     width: usize,
-    renormalize: bool,
+    recipe: Recipe,
 ) -> Result<MoeOptions, ModelError> {
     let experts = builder.dimension("expert_count")?;
     let top_k = builder.dimension("expert_used_count")?;
@@ -167,26 +264,34 @@ pub(crate) fn moe_options(
             builder.bad(format!("{top_k} experts per token are more than the {experts} experts of a layer"))
         );
     }
-    Ok(MoeOptions { experts, top_k, width, renormalize, shared_width: None })
+    Ok(MoeOptions { experts, top_k, width, recipe, shared: None })
 }
 
 /// The MoE block of layer `layer`.
-pub(crate) fn moe(
+pub(super) fn moe(
     builder: &mut SpecBuilder<'_>,
     layer: usize,
     hidden: usize,
     options: MoeOptions,
 ) -> Result<FeedForwardSpec, ModelError> {
-    let MoeOptions { experts, top_k, width, renormalize, shared_width } = options;
+    let MoeOptions { experts, top_k, width, recipe, shared } = options;
     let weight = builder.matrix(&format!("blk.{layer}.ffn_gate_inp.weight"), experts, hidden)?;
+    let choice_bias = match recipe.choice_bias {
+        true => Some(builder.vector(&format!("blk.{layer}.exp_probs_b.bias"), experts)?),
+        false => None,
+    };
     let store_layer = builder.experts(layer, experts, hidden, width)?;
-    let shared = match shared_width {
+    let shared = match shared {
         None => None,
-        Some(shared_width) => Some(SharedExpertSpec {
-            feed_forward: gated(builder, layer, "_shexp", hidden, shared_width)?,
-            gate: Some(builder.matrix(&format!("blk.{layer}.ffn_gate_inp_shexp.weight"), 1, hidden)?),
+        Some(shared) => Some(SharedExpertSpec {
+            feed_forward: gated(builder, layer, "_shexp", hidden, shared.width)?,
+            gate: match shared.gated {
+                true => Some(builder.matrix(&format!("blk.{layer}.ffn_gate_inp_shexp.weight"), 1, hidden)?),
+                false => None,
+            },
         }),
     };
-    let router = RouterSpec { weight, experts, top_k, renormalize, scale: 1.0 };
+    let Recipe { scores, renormalize, .. } = recipe;
+    let router = RouterSpec { weight, experts, top_k, scores, choice_bias, renormalize, scale: 1.0 };
     Ok(FeedForwardSpec::Moe(MoeSpec { store_layer, width, router, shared }))
 }

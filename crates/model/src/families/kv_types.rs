@@ -27,12 +27,12 @@ pub fn allowed_kv_types(family: &str) -> impl Iterator<Item = KvType> {
 pub fn check_kv_type(spec: &ModelSpec, kv_type: KvType, measuring: bool) -> Result<(), ModelError> {
     let together = kv_type.head_multiple();
     let fits = |kv_type: KvType| {
-        let mut heads = spec.layers.iter().map(|layer| layer.attention.shape.head_dim);
+        let mut heads = spec.layers.iter().map(|layer| layer.attention.shape().head_dim);
         heads.all(|head_dim| head_dim.is_multiple_of(kv_type.head_multiple()))
     };
     let allowed = allowed_kv_types(spec.family);
     let reason = if !fits(kv_type) {
-        let heads = spec.layers.iter().map(|layer| layer.attention.shape.head_dim);
+        let heads = spec.layers.iter().map(|layer| layer.attention.shape().head_dim);
         let odd = heads.filter(|head_dim| !head_dim.is_multiple_of(together)).max().unwrap_or(0);
         format!("heads of this model have {odd} elements, and {} stores blocks of {together}", kv_type.name())
     } else if !measuring && allowed_kv_types(spec.family).all(|allowed| allowed != kv_type) {

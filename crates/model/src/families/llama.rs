@@ -1,31 +1,52 @@
-//! Llama (`llama`): GQA with interleaved rotary pairs and a dense gated network, or, where the file states an expert
-//! count, Mixtral's softmax router with renormalised top-k. GGUF converters permute q and k of these models for the
-//! interleaved pairing.
+//! Llama (`llama`): GQA and a dense gated network, or, where the file states an expert count, Mixtral's softmax router with
+//! renormalised top-k. GGUF converters permute q and k of these models for interleaved rotary pairs; checkpoints pair the
+//! halves of a head.
 //!
 //! Reference: `modeling_llama.py` and `modeling_mixtral.py` of transformers.
 
-use super::{Outline, blocks, rope};
+use super::blocks::{self, Norms, Recipe};
+use super::{Family, Outline, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::spec::{FeedForwardSpec, RopePairing};
+use crate::names::HuggingFace;
+use crate::spec::RopePairing;
 
-pub(super) fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
+pub(super) const FAMILY: Family = Family {
+    gguf: "llama",
+    hugging_face: &[
+        HuggingFace::usual("llama"),
+        HuggingFace { tensors: BLOCK_SPARSE, ..HuggingFace::usual("mixtral") },
+    ],
+    describe,
+};
+
+/// Names of experts in the first mixtures of checkpoints.
+pub(super) const BLOCK_SPARSE: &[(&str, &str)] = &[
+    ("blk.ffn_gate_inp", "block_sparse_moe.gate"),
+    ("blk.ffn_gate.{e}", "block_sparse_moe.experts.{e}.w1"),
+    ("blk.ffn_up.{e}", "block_sparse_moe.experts.{e}.w3"),
+    ("blk.ffn_down.{e}", "block_sparse_moe.experts.{e}.w2"),
+];
+
+fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let frame = blocks::frame(builder)?;
     let hidden = frame.hidden;
     let shape = blocks::head_shape(builder, hidden)?;
-    let width = builder.dimension("feed_forward_length")?;
-    let experts_key = builder.key("expert_count");
-    let routed = builder.metadata().opt_u64(&experts_key)?.unwrap_or(0) > 0;
+    let pairing = builder.by_source(RopePairing::Interleaved, RopePairing::HalfSplit);
+    let rope = rope(builder, pairing, shape.head_dim)?;
+    let routed = builder.integer("expert_count")?.unwrap_or(0) > 0;
     let options = if routed {
-        let width = builder.optional_dimension("expert_feed_forward_length")?.unwrap_or(width);
-        Some(blocks::moe_options(builder, width, true)?)
+        let width = match builder.optional_dimension("expert_feed_forward_length")? {
+            Some(width) => width,
+            None => builder.dimension("feed_forward_length")?,
+        };
+        Some(blocks::moe_options(builder, width, Recipe::softmax(true))?)
     } else {
         None
     };
-    let rope = rope(builder, RopePairing::Interleaved, shape.head_dim)?;
-    let layers = blocks::layers(builder, &frame, shape, false, |builder, layer| match options {
+    let layers = blocks::layers(builder, &frame, shape, Norms::None, |builder, layer| match options {
         Some(options) => blocks::moe(builder, layer, hidden, options),
-        None => Ok(FeedForwardSpec::Dense(blocks::gated(builder, layer, "", hidden, width)?)),
+        None => blocks::dense(builder, layer, hidden),
     })?;
-    Ok(Outline { frame, rope, layers })
+    Ok(Outline { frame, ropes: vec![rope], layers })
 }

@@ -1,101 +1,136 @@
-//! The model families. Each file turns one GGUF architecture into a [`ModelSpec`]; the table below registers it.
+//! The model families. Each file describes one family for both kinds of files, as data and a function; the table below
+//! registers it.
 //!
-//! To add a family: one file with a `describe` function, one line in [`FAMILIES`].
+//! To add a family: one file with a [`Family`], one line in [`FAMILIES`]. docs/adding-a-model.md walks through one.
 
-use coldpress_formats::ModelFile;
+use coldpress_formats::{FileFormat, ModelFile};
 
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::spec::{ModelSpec, RopePairing, RopeSpec};
+use crate::names::HuggingFace;
+use crate::spec::{LayerSpec, ModelSpec, RopeSpec};
 
 mod blocks;
+mod ernie4_5_moe;
+mod gemma3;
+mod granitemoe;
+mod hunyuan_moe;
 mod kv_types;
 mod llama;
+mod olmoe;
+mod phimoe;
+mod qwen2;
 mod qwen2moe;
+mod qwen3;
 mod qwen3moe;
+mod rope;
 
 pub use kv_types::{allowed_kv_types, check_kv_type};
 
-type Describe = fn(&mut SpecBuilder<'_>) -> Result<Outline, ModelError>;
-
-/// Registered architectures: name in `general.architecture`, function that describes it.
-const FAMILIES: &[(&str, Describe)] =
-    &[("llama", llama::describe), ("qwen2moe", qwen2moe::describe), ("qwen3moe", qwen3moe::describe)];
-
-/// What a family returns: a spec whose tensor lists are still in the builder.
-pub(crate) struct Outline {
-    pub frame: blocks::Frame,
-    pub rope: RopeSpec,
-    pub layers: Vec<crate::spec::LayerSpec>,
+/// One family of models.
+struct Family {
+    /// Name in `general.architecture` of GGUF files, and the family's name here.
+    gguf: &'static str,
+    /// Its Hugging Face checkpoints.
+    hugging_face: &'static [HuggingFace],
+    /// Asks for every number and tensor of the family by canonical name.
+    describe: fn(&mut SpecBuilder<'_>) -> Result<Outline, ModelError>,
 }
 
-/// Names of the registered architectures.
+/// Every family that is computed.
+const FAMILIES: &[Family] = &[
+    ernie4_5_moe::FAMILY,
+    gemma3::FAMILY,
+    granitemoe::FAMILY,
+    hunyuan_moe::FAMILY,
+    llama::FAMILY,
+    olmoe::FAMILY,
+    phimoe::FAMILY,
+    qwen2::FAMILY,
+    qwen2moe::FAMILY,
+    qwen3::FAMILY,
+    qwen3moe::FAMILY,
+];
+
+/// What a family returns: a spec whose tensor lists are still in the builder.
+struct Outline {
+    frame: blocks::Frame,
+    ropes: Vec<RopeSpec>,
+    layers: Vec<LayerSpec>,
+}
+
+/// Names of the registered architectures in GGUF files.
 pub fn family_names() -> impl Iterator<Item = &'static str> {
-    FAMILIES.iter().map(|&(name, _)| name)
+    FAMILIES.iter().map(|family| family.gguf)
+}
+
+/// Values of `model_type` in config.json that are known.
+pub fn hugging_face_model_types() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().flat_map(|family| family.hugging_face.iter().map(|table| table.model_type))
 }
 
 /// Describes the model in `file`; reads metadata and the tensor directory only.
 ///
 /// # Errors
-/// Unknown architecture, metadata that is absent or contradicts the tensors, tensors without a place.
+/// Unknown architecture, metadata that is absent or contradicts the tensors, features that are not computed, tensors without
+/// a place.
 pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
-    let architecture = file.metadata().string("general.architecture")?;
-    let mut builder = SpecBuilder::new(file, architecture);
-    let Some(&(family, describe)) = FAMILIES.iter().find(|&&(name, _)| name == architecture) else {
-        return Err(ModelError::UnknownArchitecture {
-            file: builder.file_name(),
-            found: architecture.to_owned(),
-            supported: family_names().collect::<Vec<_>>().join(", "),
-        });
+    let (family, mut builder) = match file.format() {
+        FileFormat::Gguf => {
+            let architecture = file.metadata().string("general.architecture")?;
+            let family = FAMILIES.iter().find(|family| family.gguf == architecture);
+            let family = family.ok_or_else(|| unknown(file, architecture, family_names()))?;
+            (family, SpecBuilder::gguf(file, architecture))
+        }
+        FileFormat::HuggingFace => {
+            let model_type = file.metadata().string("model_type")?;
+            let tables = FAMILIES
+                .iter()
+                .flat_map(|family| family.hugging_face.iter().map(move |table| (family, table)));
+            let found = tables.into_iter().find(|(_, table)| table.model_type == model_type);
+            let (family, table) =
+                found.ok_or_else(|| unknown(file, model_type, hugging_face_model_types()))?;
+            (family, SpecBuilder::hugging_face(file, table))
+        }
     };
-    let Outline { frame, rope, layers } = describe(&mut builder)?;
-    let name = file.metadata().opt_string("general.name")?.map(str::to_owned);
-    let (tensors, experts) = builder.finish()?;
+    let Outline { frame, ropes, layers } = (family.describe)(&mut builder)?;
+    let (tensors, experts) = builder.finish(family.gguf, frame.trained_context)?;
     Ok(ModelSpec {
-        family,
-        name,
+        family: family.gguf,
+        name: name_of(file)?,
         vocabulary: frame.vocabulary,
         hidden: frame.hidden,
         trained_context: frame.trained_context,
+        context_limit: frame.context_limit,
         norm_epsilon: frame.norm_epsilon,
         embedding: frame.embedding,
+        embedding_scale: frame.embedding_scale,
+        residual_scale: frame.residual_scale,
         output_norm: frame.output_norm,
         output: frame.output,
-        rope,
+        output_bias: frame.output_bias,
+        logit_scale: frame.logit_scale,
+        ropes,
         layers,
         tensors,
         experts,
     })
 }
 
-/// Rotary embedding from the usual keys; refuses scaling kinds that are not computed.
-pub(crate) fn rope(
-    builder: &mut SpecBuilder<'_>,
-    pairing: RopePairing,
-    head_dim: usize,
-) -> Result<RopeSpec, ModelError> {
-    let dimensions = builder.optional_dimension("rope.dimension_count")?.unwrap_or(head_dim);
-    if dimensions % 2 != 0 || dimensions > head_dim {
-        return Err(
-            builder.bad(format!("rope.dimension_count is {dimensions}; heads have {head_dim} elements"))
-        );
+fn unknown<'a>(file: &ModelFile, found: &str, supported: impl Iterator<Item = &'a str>) -> ModelError {
+    ModelError::UnknownArchitecture {
+        file: file.metadata().path().display().to_string(),
+        found: found.to_owned(),
+        supported: supported.collect::<Vec<_>>().join(", "),
     }
-    let key = builder.key("rope.scaling.type");
-    let scaling = builder.metadata().opt_string(&key)?.unwrap_or("none");
-    let linear_factor = match scaling {
-        "none" => 1.0,
-        "linear" => builder.float_or("rope.scaling.factor", 1.0)?,
-        other => {
-            return Err(builder.unsupported(format!("{key} is '{other}'; none and linear are supported")));
+}
+
+fn name_of(file: &ModelFile) -> Result<Option<String>, ModelError> {
+    Ok(match file.format() {
+        FileFormat::Gguf => file.metadata().opt_string("general.name")?.map(str::to_owned),
+        FileFormat::HuggingFace => {
+            let folder = file.metadata().path().parent().and_then(|folder| folder.file_name());
+            folder.map(|name| name.to_string_lossy().into_owned())
         }
-    };
-    if linear_factor <= 0.0 {
-        return Err(builder.bad(format!("rope.scaling.factor is {linear_factor}, not a positive number")));
-    }
-    let base = builder.float_or("rope.freq_base", 10_000.0)?;
-    if base <= 0.0 {
-        return Err(builder.bad(format!("rope.freq_base is {base}, not a positive number")));
-    }
-    let frequency_divisors = builder.optional_vector("rope_freqs.weight", dimensions / 2)?;
-    Ok(RopeSpec { pairing, dimensions, base, linear_factor, frequency_divisors })
+    })
 }

@@ -1,14 +1,28 @@
-//! Qwen2-MoE (`qwen2moe`): GQA with biases on q, k and v, softmax router without renormalisation, a shared expert
-//! behind a sigmoid gate.
+//! Qwen2-MoE (`qwen2moe`): GQA with biases on q, k and v, softmax router, a shared expert behind a sigmoid gate. The published
+//! models, and so all GGUF files, leave the weights of the chosen experts as they are.
 //!
 //! Reference: `modeling_qwen2_moe.py` of transformers.
 
-use super::{Outline, blocks, rope};
+use super::blocks::{self, Norms, Recipe, SharedOptions};
+use super::{Family, Outline, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
+use crate::names::{Accepted, HuggingFace};
 use crate::spec::RopePairing;
 
-pub(super) fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
+pub(super) const FAMILY: Family = Family {
+    gguf: "qwen2moe",
+    hugging_face: &[HuggingFace { keys: KEYS, accepted: ACCEPTED, ..HuggingFace::usual("qwen2_moe") }],
+    describe,
+};
+
+const KEYS: &[(&str, &str)] = &[("attention.has_bias", "qkv_bias")];
+
+/// No dense layers; a window that is switched off.
+const ACCEPTED: &[(&str, Accepted)] =
+    &[("decoder_sparse_step", Accepted::Integer(1)), ("sliding_window", Accepted::Anything)];
+
+fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let frame = blocks::frame(builder)?;
     let hidden = frame.hidden;
     let shape = blocks::head_shape(builder, hidden)?;
@@ -27,13 +41,14 @@ pub(super) fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelEr
             builder.bad("neither expert_shared_feed_forward_length nor feed_forward_length is present")
         })?,
     };
+    let renormalize = builder.flag("expert_weights_norm")?.unwrap_or(false);
     let options = blocks::MoeOptions {
-        shared_width: Some(shared_width),
-        ..blocks::moe_options(builder, expert_width, false)?
+        shared: Some(SharedOptions { width: shared_width, gated: true }),
+        ..blocks::moe_options(builder, expert_width, Recipe::softmax(renormalize))?
     };
     let rope = rope(builder, RopePairing::HalfSplit, shape.head_dim)?;
-    let layers = blocks::layers(builder, &frame, shape, false, |builder, layer| {
+    let layers = blocks::layers(builder, &frame, shape, Norms::None, |builder, layer| {
         blocks::moe(builder, layer, hidden, options)
     })?;
-    Ok(Outline { frame, rope, layers })
+    Ok(Outline { frame, ropes: vec![rope], layers })
 }

@@ -1,21 +1,38 @@
-//! Qwen3-MoE (`qwen3moe`): GQA with per-head q/k RMSNorm, softmax router with renormalised top-k, no shared expert.
+//! Qwen3-MoE (`qwen3moe`): GQA with per-head q/k RMSNorm, softmax router, no shared expert. The published models, and so all
+//! GGUF files, divide the weights of the chosen experts by their sum.
 //!
 //! Reference: `modeling_qwen3_moe.py` of transformers.
 
-use super::{Outline, blocks, rope};
+use super::blocks::{self, Norms, Recipe};
+use super::{Family, Outline, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
+use crate::names::{Accepted, HuggingFace};
 use crate::spec::RopePairing;
 
-pub(super) fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
+pub(super) const FAMILY: Family = Family {
+    gguf: "qwen3moe",
+    hugging_face: &[HuggingFace { accepted: ACCEPTED, ..HuggingFace::usual("qwen3_moe") }],
+    describe,
+};
+
+/// The width of dense layers, of which there are none; a window that is switched off.
+const ACCEPTED: &[(&str, Accepted)] = &[
+    ("intermediate_size", Accepted::Anything),
+    ("decoder_sparse_step", Accepted::Integer(1)),
+    ("sliding_window", Accepted::Anything),
+];
+
+fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let frame = blocks::frame(builder)?;
     let hidden = frame.hidden;
     let shape = blocks::head_shape(builder, hidden)?;
     let width = builder.dimension("expert_feed_forward_length")?;
-    let options = blocks::moe_options(builder, width, true)?;
+    let renormalize = builder.flag("expert_weights_norm")?.unwrap_or(builder.by_source(true, false));
+    let options = blocks::moe_options(builder, width, Recipe::softmax(renormalize))?;
     let rope = rope(builder, RopePairing::HalfSplit, shape.head_dim)?;
-    let layers = blocks::layers(builder, &frame, shape, true, |builder, layer| {
+    let layers = blocks::layers(builder, &frame, shape, Norms::PerHead, |builder, layer| {
         blocks::moe(builder, layer, hidden, options)
     })?;
-    Ok(Outline { frame, rope, layers })
+    Ok(Outline { frame, ropes: vec![rope], layers })
 }

@@ -1,0 +1,365 @@
+//! Folders of Hugging Face, each family against logits of another program: transformers for the mixtures, mlx-lm for the dense
+//! families, both in float32 (`fixtures/make_dense.py`, and the README of the shared oracle folder).
+//!
+//! What could go wrong: a norm, bias, gate, factor or window that is forgotten, a rotation with the wrong pairs, an expert from
+//! another place of a fused tensor or from another shard, a key of the configuration that is read as something else. Every
+//! constant of the references is perturbed so that leaving one out shows, and a test here changes each and wants to see it.
+
+mod checkpoint;
+mod common;
+
+use std::path::Path;
+
+use checkpoint::{Checkpoint, Reference, Tensor, shared};
+use coldpress::{GenerateOptions, KvType, LoadConfiguration, PackUse, Residency, Runtime, Silent};
+use common::{load, logits, npy_f32};
+use serde_json::json;
+
+/// Two implementations in float32 differ by about 3e-6 in these models.
+const BOUND: f32 = 2e-5;
+
+/// Folder, name of the GGUF file with the same weights rounded to F16.
+const MIXTURES: [(&str, Option<&str>); 8] = [
+    ("qwen3_moe", Some("qwen3moe")),
+    ("qwen2_moe", Some("qwen2moe")),
+    ("mixtral", Some("mixtral")),
+    ("olmoe", Some("olmoe")),
+    ("granitemoe", Some("granitemoe")),
+    ("phimoe", None),
+    ("hunyuan_v1_moe", Some("hunyuan-moe")),
+    ("ernie4_5_moe", Some("ernie4_5-moe")),
+];
+
+const DENSE: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
+
+fn all() -> impl Iterator<Item = (&'static str, Reference)> {
+    let names = MIXTURES.iter().map(|&(name, _)| name).chain(DENSE);
+    names.filter_map(|name| Some((name, Reference::open(name)?)))
+}
+
+fn exact() -> LoadConfiguration {
+    LoadConfiguration::default().kv_type(KvType::F32).context(128)
+}
+
+fn logits_of(folder: &Path, configuration: &LoadConfiguration, ids: &[u32]) -> Vec<f32> {
+    logits(&mut load(folder, configuration), ids)
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn logits_and_continuation_are_those_of_the_reference() {
+    for (name, reference) in all() {
+        for config in ["config.json", "config.published.json"] {
+            if !reference.folder.join(config).exists() {
+                continue;
+            }
+            let folder = reference.linked(config);
+            let mut runtime = load(folder.path(), &exact());
+            let worst = distance(&logits(&mut runtime, &reference.ids), &reference.logits);
+            println!("{name} with {config}: largest difference {worst:e}");
+            assert!(worst < BOUND, "{name} with {config}: logits differ by {worst}");
+            let mut session = runtime.session().expect("the budget has room");
+            let max_tokens = reference.continuation.len();
+            let options = GenerateOptions { max_tokens, ignore_eos: true, ..GenerateOptions::default() };
+            let answer =
+                runtime.generate(&mut session, &reference.ids, &options, &mut Silent).expect("generates");
+            assert_eq!(answer.tokens, reference.continuation, "{name}: greedy continuation");
+        }
+    }
+}
+
+#[test]
+fn chunks_residency_and_packs_change_no_bit() {
+    for (name, reference) in all() {
+        let folder = reference.linked("config.json");
+        let packs = tempfile::tempdir().expect("a folder");
+        let expected =
+            bits(&logits_of(folder.path(), &exact().residency(Residency::Resident), &reference.ids));
+        for chunk in [1, 7, 31, 32, 33, 64] {
+            let streamed = exact().chunk_tokens(chunk).residency(Residency::Streamed).slots(4);
+            let got = bits(&logits_of(folder.path(), &streamed, &reference.ids));
+            assert!(got == expected, "{name}: other bits in chunks of {chunk}, streamed");
+        }
+        if !DENSE.contains(&name) {
+            for start in ["written", "read"] {
+                let packed = exact().pack(PackUse::BuildIfAbsent(packs.path().to_owned()));
+                let got = bits(&logits_of(folder.path(), &packed, &reference.ids));
+                assert!(got == expected, "{name}: other bits with a pack that was {start}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_file_with_the_same_weights_gives_the_same_logits() {
+    for (name, gguf) in MIXTURES {
+        let Some(gguf) = gguf else { continue };
+        let (Some(reference), Some(file)) =
+            (Reference::open(name), shared(&format!("oracle/gguf/{gguf}.gguf")))
+        else {
+            continue;
+        };
+        let expected = npy_f32(&file.with_extension("logits.npy"));
+        let got = logits_of(&file, &exact(), &reference.ids);
+        let worst = distance(&got, &expected);
+        println!("{gguf}: largest difference from transformers {worst:e}");
+        assert!(worst < BOUND, "{gguf}: logits differ by {worst}");
+        // Converters leave vectors and routers in F32 and round the rest.
+        let mut rounded = Checkpoint::read(&reference.folder);
+        let is_rounded = |tensor: &Tensor| tensor.shape.len() > 1 && !is_router(&tensor.name);
+        for tensor in &mut rounded.tensors {
+            if is_rounded(tensor) {
+                *tensor = tensor.rounded("F16");
+            }
+        }
+        let worst = distance(&logits_of(rounded.write().path(), &exact(), &reference.ids), &got);
+        println!("{name}: largest difference between folder and file {worst:e}");
+        assert!(worst < BOUND, "{name}: the folder differs from {gguf}.gguf by {worst}");
+    }
+}
+
+fn is_router(name: &str) -> bool {
+    let routers = [
+        "mlp.gate.weight",
+        "moe.gate.weight",
+        "router.layer.weight",
+        "gate.wg.weight",
+        "shared_expert_gate.weight",
+    ];
+    routers.iter().any(|router| name.ends_with(router)) || name.ends_with("correction_bias")
+}
+
+#[test]
+fn shards_and_types_change_nothing_but_rounding() {
+    for name in ["qwen3_moe", "granitemoe", "gemma3"] {
+        let Some(reference) = Reference::open(name) else { continue };
+        let checkpoint = Checkpoint::read(&reference.folder);
+        let whole = bits(&logits_of(checkpoint.write().path(), &exact(), &reference.ids));
+        // Neighbours lie in different files, so the experts of a layer do, and the matrices of an expert.
+        let folder = checkpoint.write_shards(3);
+        let sharded = bits(&logits_of(folder.path(), &exact().slots(4), &reference.ids));
+        assert!(sharded == whole, "{name}: other bits from three files");
+        for dtype in ["F16", "BF16"] {
+            let change = |convert: &dyn Fn(&Tensor) -> Tensor| Checkpoint {
+                config: checkpoint.config.clone(),
+                tensors: checkpoint.tensors.iter().map(convert).collect(),
+            };
+            let stored = change(&|tensor| tensor.rounded(dtype)).write_shards(2);
+            let widened = change(&|tensor| tensor.widened(dtype)).write();
+            let stored = bits(&logits_of(stored.path(), &exact(), &reference.ids));
+            assert!(
+                stored == bits(&logits_of(widened.path(), &exact(), &reference.ids)),
+                "{name} in {dtype}"
+            );
+        }
+    }
+}
+
+/// Every tensor but the large ones of attention and experts: norms, biases, routers, gates.
+fn is_constant(tensor: &Tensor) -> bool {
+    tensor.shape.iter().filter(|&&dimension| dimension > 1).count() == 1 || is_router(&tensor.name)
+}
+
+#[test]
+fn every_constant_counts() {
+    for (name, reference) in all() {
+        let checkpoint = Checkpoint::read(&reference.folder);
+        let expected = logits_of(checkpoint.write().path(), &exact(), &reference.ids);
+        let mut changed = 0;
+        for tensor in checkpoint.tensors.iter().filter(|tensor| is_constant(tensor)) {
+            let mut other = checkpoint.clone();
+            // A key bias adds the same to all scores of a query, but for the rotation; half of it must turn.
+            other.tensor(&tensor.name).map(|at, value| if at % 2 == 0 { value + 0.1 } else { value * 0.5 });
+            let got = logits_of(other.write().path(), &exact(), &reference.ids);
+            let found = distance(&got, &expected);
+            assert!(found > 10.0 * BOUND, "{name}: {} changes logits by {found} only", tensor.name);
+            changed += 1;
+        }
+        println!("{name}: {changed} constants");
+        assert!(changed >= 5, "{name} has {changed} constants");
+    }
+}
+
+/// Keys of configurations with another value each, by family.
+const NUMBERS: &[(&str, &[(&str, f64)])] = &[
+    (
+        "qwen3_moe",
+        &[("rms_norm_eps", 1e-2), ("/rope_parameters/rope_theta", 500.0), ("num_experts_per_tok", 3.0)],
+    ),
+    ("qwen2_moe", &[("rms_norm_eps", 1e-2), ("/rope_parameters/rope_theta", 500.0)]),
+    (
+        "granitemoe",
+        &[
+            ("attention_multiplier", 0.3),
+            ("embedding_multiplier", 5.0),
+            ("residual_multiplier", 0.5),
+            ("logits_scaling", 3.0),
+        ],
+    ),
+    (
+        "phimoe",
+        &[("/rope_parameters/short_mscale", 1.2), ("router_jitter_noise", 0.3), ("rms_norm_eps", 1e-2)],
+    ),
+    ("hunyuan_v1_moe", &[("/rope_parameters/alpha", 20.0), ("/rope_parameters/rope_theta", 500.0)]),
+    ("ernie4_5_moe", &[("moe_k", 3.0), ("/rope_parameters/rope_theta", 500.0), ("moe_norm_min", 5.0)]),
+    (
+        "llama",
+        &[("/rope_scaling/factor", 4.0), ("/rope_scaling/low_freq_factor", 2.0), ("rope_theta", 500.0)],
+    ),
+    (
+        "gemma3",
+        &[
+            ("query_pre_attn_scalar", 16.0),
+            ("sliding_window", 7.0),
+            ("sliding_window", 9.0),
+            ("sliding_window_pattern", 5.0),
+            ("rope_theta", 500.0),
+            ("rope_local_base_freq", 500.0),
+        ],
+    ),
+];
+
+#[test]
+fn every_number_of_a_configuration_counts() {
+    for (name, numbers) in NUMBERS {
+        let Some(reference) = Reference::open(name) else { continue };
+        let checkpoint = Checkpoint::read(&reference.folder);
+        let expected = logits_of(checkpoint.write().path(), &exact(), &reference.ids);
+        for &(key, value) in *numbers {
+            let mut other = checkpoint.clone();
+            let pointer = if key.starts_with('/') { key.to_owned() } else { format!("/{key}") };
+            let place = other.config.pointer_mut(&pointer).unwrap_or_else(|| panic!("{name} has no {key}"));
+            *place = if value.fract() == 0.0 { (value as u64).into() } else { value.into() };
+            let found = distance(&logits_of(other.write().path(), &exact(), &reference.ids), &expected);
+            assert!(found > 10.0 * BOUND, "{name}: {key} = {value} changes logits by {found} only");
+        }
+    }
+}
+
+/// A window of `w` positions is the same as none for texts of `w`, and is not for one more.
+#[test]
+fn a_window_begins_where_it_says() {
+    let reference = Reference::open("gemma3").expect("a fixture");
+    let mut checkpoint = Checkpoint::read(&reference.folder);
+    let window = 16;
+    let mut with_window = |window: u64, count: usize| {
+        checkpoint.config["sliding_window"] = window.into();
+        bits(&logits_of(checkpoint.write().path(), &exact(), &reference.ids[..count]))
+    };
+    for (count, same) in [(window - 1, true), (window, true), (window + 1, false)] {
+        let narrow = with_window(window as u64, count);
+        assert_eq!(narrow == with_window(200, count), same, "{count} tokens with a window of {window}");
+    }
+}
+
+/// What the model refuses to be loaded with.
+fn refusal(checkpoint: &Checkpoint) -> String {
+    match Runtime::load(checkpoint.write().path(), &exact(), &mut Silent) {
+        Ok(_) => panic!("it was loaded with {}", checkpoint.config),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn what_is_not_computed_is_refused_by_key_and_value() {
+    let cases = [
+        ("qwen3_moe", "decoder_sparse_step", json!(2), "decoder_sparse_step is uint64 2"),
+        ("qwen3_moe", "mlp_only_layers", json!([0]), "mlp_only_layers is"),
+        ("qwen3_moe", "use_sliding_window", json!(true), "use_sliding_window is bool true"),
+        ("qwen3_moe", "hidden_act", json!("gelu"), "hidden_act is string \"gelu\""),
+        ("qwen3_moe", "a_new_switch", json!(7), "a_new_switch is uint64 7"),
+        ("qwen3_moe", "quantization_config", json!({ "bits": 4 }), "quantization_config.bits is"),
+        ("qwen3_moe", "num_experts", json!(4), "means the same"),
+        ("qwen3_moe", "rope_theta", json!(1), "means the same"),
+        ("qwen3_moe", "vocab_size", json!(287), "vocab_size is 287, but the embedding has 288 rows"),
+        (
+            "qwen3_moe",
+            "num_hidden_layers",
+            json!(1),
+            "have no place in architecture 'qwen3moe': model.layers.1.",
+        ),
+        ("qwen3_moe", "num_hidden_layers", json!(3), "model.layers.2."),
+        ("qwen3_moe", "model_type", json!("qwen9"), "'qwen9' is not supported"),
+        ("qwen3_moe", "attention_bias", json!(true), "attention_bias is true, but layer 0 has no bias"),
+        (
+            "llama",
+            "rope_scaling",
+            json!({ "rope_type": "yarn", "factor": 2.0 }),
+            "rope_scaling.rope_type is 'yarn'",
+        ),
+        ("llama", "mlp_bias", json!(true), "mlp_bias is bool true"),
+        ("llama", "tie_word_embeddings", json!("no"), "tie_word_embeddings"),
+        ("qwen2", "tie_word_embeddings", json!(false), "lm_head.weight"),
+        ("gemma3", "final_logit_softcapping", json!(30.0), "final_logit_softcapping is float64 30"),
+        ("gemma3", "layer_types", json!(["full_attention"]), "layer_types has 1 entries for 7 layers"),
+    ];
+    for (name, key, value, part) in cases {
+        let reference = Reference::open(name).expect("a fixture");
+        let mut checkpoint = Checkpoint::read(&reference.folder);
+        checkpoint.config[key] = value;
+        let error = refusal(&checkpoint);
+        assert!(error.contains(part) && error.contains("config.json"), "{name} with {key}: {error}");
+    }
+}
+
+#[test]
+fn experts_that_are_missing_or_differ_are_named() {
+    let reference = Reference::open("qwen3_moe").expect("a fixture");
+    let checkpoint = Checkpoint::read(&reference.folder);
+    let name = "model.layers.1.mlp.experts.5.up_proj.weight";
+    let mut without = checkpoint.clone();
+    without.tensors.retain(|tensor| tensor.name != name);
+    assert!(refusal(&without).contains(name), "{}", refusal(&without));
+    let mut other = checkpoint.clone();
+    *other.tensor(name) = other.tensor(name).rounded("F16");
+    assert!(
+        refusal(&other).contains(&format!("{name} is F16, expert 0 of its layer is F32")),
+        "{}",
+        refusal(&other)
+    );
+    let mut wide = checkpoint;
+    wide.tensor(name).shape.reverse();
+    assert!(refusal(&wide).contains(name), "{}", refusal(&wide));
+}
+
+#[test]
+fn a_folder_is_inspected_packed_and_planned_before_it_is_whole() {
+    let reference = Reference::open("qwen3_moe").expect("a fixture");
+    let checkpoint = Checkpoint::read(&reference.folder);
+    let folder = checkpoint.write_shards(3);
+    let inspection = coldpress::inspect(folder.path()).expect("inspects");
+    assert_eq!((inspection.files.len(), inspection.not_runnable), (4, None));
+    assert_eq!(inspection.metadata["model_type"], "qwen3_moe");
+    let summary = coldpress::model_summary(folder.path()).expect("a summary");
+    assert_eq!((summary.experts, summary.experts_per_token, summary.quantization.as_str()), (8, 2, "F32"));
+
+    let last = folder.path().join("model-00003-of-00003.safetensors");
+    let length = std::fs::metadata(&last).expect("a shard").len();
+    std::fs::File::options().write(true).open(&last).expect("a shard").set_len(length - 1000).expect("cut");
+    assert!(coldpress::plan(folder.path(), &exact()).is_err());
+    assert_eq!(coldpress::model_file_bytes(folder.path()).expect("headers are enough").0, {
+        let lengths = inspection.files.iter().map(|file| file.bytes.0);
+        lengths.sum::<u64>()
+    });
+    std::fs::remove_file(&last).expect("removed");
+    let error = coldpress::model_file_bytes(folder.path()).expect_err("a shard is missing").to_string();
+    assert!(error.contains("missing: model-00003-of-00003.safetensors"), "{error}");
+}
+
+#[test]
+fn longer_texts_than_phimoe_was_made_for_are_refused() {
+    let Some(reference) = Reference::open("phimoe") else { return };
+    let folder = reference.linked("config.json");
+    assert!(coldpress::plan(folder.path(), &LoadConfiguration::default().context(128)).is_ok());
+    let error =
+        coldpress::plan(folder.path(), &LoadConfiguration::default().context(129)).expect_err("too long");
+    assert!(error.to_string().contains("beyond 128"), "{error}");
+}

@@ -1,0 +1,329 @@
+//! One set of names for both kinds of files.
+//!
+//! Families ask for numbers and tensors by the names of GGUF, without the architecture's prefix. For a Hugging Face folder
+//! this module finds the keys of config.json and the tensors of the safetensors files behind these names, by two tables: that
+//! of the family ([`HuggingFace`]) before the usual one below. What a configuration says beyond that must be known to have no
+//! effect, or be switched off; everything else is refused by key and value.
+//! Refuses: guessing. A name without an entry is a name that the file does not have.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use coldpress_formats::{Array, Metadata, Value};
+
+/// How the Hugging Face checkpoints of a family differ from the usual names.
+#[derive(Debug)]
+pub(crate) struct HuggingFace {
+    /// `model_type` of config.json.
+    pub model_type: &'static str,
+    /// Canonical key and the key of config.json.
+    pub keys: &'static [(&'static str, &'static str)],
+    /// Canonical tensor and its name. Names of layers (`blk.`) are given without `model.layers.N.`, and `{e}` is the expert.
+    /// Both sides are without `.weight` and `.bias`, unless the canonical side has one: then both are whole.
+    pub tensors: &'static [(&'static str, &'static str)],
+    /// Keys with what they may say.
+    pub accepted: &'static [(&'static str, Accepted)],
+    /// Added to the weights of every RMSNorm.
+    pub norm_offset: f32,
+}
+
+impl HuggingFace {
+    /// A family with the usual names.
+    pub const fn usual(model_type: &'static str) -> HuggingFace {
+        HuggingFace { model_type, keys: &[], tensors: &[], accepted: &[], norm_offset: 0.0 }
+    }
+}
+
+/// What a key may say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Accepted {
+    /// Anything: it has no effect on what is computed here.
+    Anything,
+    /// This number, or a list of nothing else.
+    Integer(u64),
+    /// This switch.
+    Flag(bool),
+    /// One of these texts, or a list of nothing else.
+    Text(&'static [&'static str]),
+    /// A number of positions that no context reaches, or nothing.
+    BeyondContext,
+}
+
+/// Canonical key, key of config.json. Several keys may stand for one; they must not contradict each other.
+const KEYS: &[(&str, &str)] = &[
+    ("block_count", "num_hidden_layers"),
+    ("context_length", "max_position_embeddings"),
+    ("embedding_length", "hidden_size"),
+    ("feed_forward_length", "intermediate_size"),
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.head_count_kv", "num_key_value_heads"),
+    ("attention.key_length", "head_dim"),
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("attention.has_bias", "attention_bias"),
+    ("attention.sliding_window", "sliding_window"),
+    ("expert_count", "num_experts"),
+    ("expert_count", "num_local_experts"),
+    ("expert_used_count", "num_experts_per_tok"),
+    ("expert_feed_forward_length", "moe_intermediate_size"),
+    ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+    ("expert_weights_norm", "norm_topk_prob"),
+    ("rope.freq_base", "rope_theta"),
+    ("rope.freq_base", "rope_parameters.rope_theta"),
+    ("rope.partial_factor", "partial_rotary_factor"),
+    ("rope.partial_factor", "rope_parameters.partial_rotary_factor"),
+    ("rope.scaling.type", "rope_scaling.rope_type"),
+    ("rope.scaling.type", "rope_scaling.type"),
+    ("rope.scaling.type", "rope_parameters.rope_type"),
+    ("rope.scaling.type", "rope_parameters.type"),
+    ("rope.scaling.factor", "rope_scaling.factor"),
+    ("rope.scaling.factor", "rope_parameters.factor"),
+    ("rope.scaling.low_frequency_factor", "rope_scaling.low_freq_factor"),
+    ("rope.scaling.low_frequency_factor", "rope_parameters.low_freq_factor"),
+    ("rope.scaling.high_frequency_factor", "rope_scaling.high_freq_factor"),
+    ("rope.scaling.high_frequency_factor", "rope_parameters.high_freq_factor"),
+    ("rope.scaling.original_context_length", "rope_scaling.original_max_position_embeddings"),
+    ("rope.scaling.original_context_length", "rope_parameters.original_max_position_embeddings"),
+    ("tied_output", "tie_word_embeddings"),
+    ("vocabulary", "vocab_size"),
+];
+
+/// Canonical tensor, tensor of a checkpoint; see [`HuggingFace::tensors`].
+const TENSORS: &[(&str, &str)] = &[
+    ("token_embd", "model.embed_tokens"),
+    ("output_norm", "model.norm"),
+    ("output", "lm_head"),
+    ("blk.attn_norm", "input_layernorm"),
+    ("blk.attn_q", "self_attn.q_proj"),
+    ("blk.attn_k", "self_attn.k_proj"),
+    ("blk.attn_v", "self_attn.v_proj"),
+    ("blk.attn_output", "self_attn.o_proj"),
+    ("blk.attn_q_norm", "self_attn.q_norm"),
+    ("blk.attn_k_norm", "self_attn.k_norm"),
+    ("blk.ffn_norm", "post_attention_layernorm"),
+    ("blk.ffn_gate", "mlp.gate_proj"),
+    ("blk.ffn_up", "mlp.up_proj"),
+    ("blk.ffn_down", "mlp.down_proj"),
+    ("blk.ffn_gate_inp", "mlp.gate"),
+    ("blk.ffn_gate.{e}", "mlp.experts.{e}.gate_proj"),
+    ("blk.ffn_up.{e}", "mlp.experts.{e}.up_proj"),
+    ("blk.ffn_down.{e}", "mlp.experts.{e}.down_proj"),
+    ("blk.ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("blk.ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("blk.ffn_down_shexp", "mlp.shared_expert.down_proj"),
+    ("blk.ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
+];
+
+/// What is accepted in every family that does not say otherwise.
+const ACCEPTED: &[(&str, Accepted)] = &[
+    ("hidden_act", Accepted::Text(&["silu", "swish"])),
+    ("layer_types", Accepted::Text(&["full_attention"])),
+    ("sliding_window", Accepted::BeyondContext),
+];
+
+/// Qwen's window is switched by a key of its own, which must be off.
+pub(crate) const UNUSED_WINDOW: &[(&str, Accepted)] = &[("sliding_window", Accepted::Anything)];
+
+/// Keys about training, programs and text, without effect on logits.
+const WITHOUT_EFFECT: &[&str] = &[
+    "_attn_implementation_autoset",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "bos_token_id",
+    "dtype",
+    "embd_pdrop",
+    "eod_token_id",
+    "eos_token_id",
+    "hidden_dropout",
+    "initializer_range",
+    "input_jitter_noise",
+    "max_window_layers",
+    "model_type",
+    "output_router_logits",
+    "pad_token_id",
+    "pretraining_tp",
+    "resid_pdrop",
+    "return_dict",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "sep_token_id",
+    "torch_dtype",
+    "transformers_version",
+    "unsloth_fixed",
+    "use_cache",
+];
+
+/// Which names a file carries.
+pub(crate) enum Names {
+    /// Those of GGUF, with the architecture's prefix on keys.
+    Gguf {
+        /// The architecture.
+        prefix: String,
+    },
+    /// Those of Hugging Face.
+    HuggingFace {
+        /// What the family's checkpoints look like.
+        table: &'static HuggingFace,
+        /// Keys that something asked for.
+        used: RefCell<BTreeSet<&'static str>>,
+    },
+}
+
+impl Names {
+    /// The key of the file behind a canonical key, to be read or to be named in a message.
+    ///
+    /// # Errors
+    /// The file has two keys for it, with different values; both are named.
+    pub fn key(&self, metadata: &Metadata, name: &str) -> Result<String, String> {
+        let (table, used) = match self {
+            Names::Gguf { prefix } => return Ok(format!("{prefix}.{name}")),
+            Names::HuggingFace { table, used } => (table, used),
+        };
+        let own = || table.keys.iter().filter(|(canonical, _)| *canonical == name);
+        let usual = KEYS.iter().filter(|(canonical, _)| *canonical == name && own().next().is_none());
+        let candidates: Vec<&'static str> = own().chain(usual).map(|&(_, key)| key).collect();
+        let mut found: Option<(&'static str, &Value)> = None;
+        for key in &candidates {
+            let Some(value) = metadata.get(key) else { continue };
+            used.borrow_mut().insert(key);
+            match found {
+                Some((first, other)) if !same(other, value) => {
+                    let (other, value) = (other.describe(), value.describe());
+                    return Err(format!("{first} is {other}, and {key}, which means the same, is {value}"));
+                }
+                Some(_) => {}
+                None => found = Some((key, value)),
+            }
+        }
+        let shown = found.map(|(key, _)| key).or(candidates.first().copied());
+        Ok(shown.unwrap_or(name).to_owned())
+    }
+
+    /// The tensor of the file behind a canonical tensor; `None` where the family has no such tensor.
+    pub fn tensor(&self, name: &str) -> Option<String> {
+        let table = match self {
+            Names::Gguf { .. } => return Some(name.to_owned()),
+            Names::HuggingFace { table, .. } => table,
+        };
+        let find = |name: &str| {
+            let mut entries = table.tensors.iter().chain(TENSORS);
+            entries.find(|(canonical, _)| *canonical == name).map(|&(_, theirs)| theirs)
+        };
+        // blk.3.ffn_gate.17.weight: the layer is left out of the entry, the expert is its placeholder.
+        let (layer, entry) = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+            Some((layer, rest)) => (Some(layer), format!("blk.{rest}")),
+            None => (None, name.to_owned()),
+        };
+        let whole = |theirs: String| match layer {
+            Some(layer) => format!("model.layers.{layer}.{theirs}"),
+            None => theirs,
+        };
+        if let Some(theirs) = find(&entry) {
+            return Some(whole(theirs.to_owned()));
+        }
+        let (stem, suffix) = entry.rsplit_once('.')?;
+        let expert = stem.rsplit_once('.').filter(|(_, last)| last.bytes().all(|byte| byte.is_ascii_digit()));
+        let theirs = match expert {
+            Some((part, expert)) => find(&format!("{part}.{{e}}"))?.replace("{e}", expert),
+            None => find(stem)?.to_owned(),
+        };
+        Some(whole(format!("{theirs}.{suffix}")))
+    }
+
+    /// The first key of a configuration that says something that nothing here takes into account, with its value.
+    pub fn not_understood(&self, metadata: &Metadata, context: u64) -> Option<String> {
+        let Names::HuggingFace { table, used } = self else { return None };
+        let used = used.borrow();
+        let unknown = |(key, value): &(&str, &Value)| {
+            let accepted = table.accepted.iter().chain(ACCEPTED).find(|(name, _)| name == key);
+            match accepted {
+                Some((_, accepted)) => !accepts(*accepted, value, context),
+                None => !(used.contains(key) || is_off(value) || has_no_effect(key)),
+            }
+        };
+        let (key, value) = metadata.iter().find(unknown)?;
+        Some(format!("{key} is {}", value.describe()))
+    }
+}
+
+fn has_no_effect(key: &str) -> bool {
+    WITHOUT_EFFECT.contains(&key) || key.starts_with("auto_map.") || key.starts_with("id2label.")
+}
+
+fn accepts(accepted: Accepted, value: &Value, context: u64) -> bool {
+    match accepted {
+        Accepted::Anything => true,
+        Accepted::Integer(wanted) => match value {
+            Value::Array(list) => {
+                list.integers().is_some_and(|mut all| all.all(|found| found == wanted.into()))
+            }
+            value => number(value) == Some(wanted as f64),
+        },
+        Accepted::Flag(wanted) => *value == Value::Bool(wanted),
+        Accepted::BeyondContext => {
+            is_off(value) || value.integer().is_some_and(|value| value >= context.into())
+        }
+        Accepted::Text(wanted) => {
+            let is_wanted = |text: &[u8]| wanted.iter().any(|wanted| wanted.as_bytes() == text);
+            match value {
+                Value::String(text) => is_wanted(text.as_bytes()),
+                Value::Array(Array::String(texts)) => texts.iter().all(is_wanted),
+                _ => is_off(value),
+            }
+        }
+    }
+}
+
+/// Whether a value says that something is not there: false, zero, nothing.
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Bool(value) => !value,
+        Value::Float32(value) => *value == 0.0,
+        Value::Float64(value) => *value == 0.0,
+        Value::String(text) => text.as_bytes().is_empty(),
+        Value::Array(array) => array.is_empty(),
+        number => number.integer() == Some(0),
+    }
+}
+
+/// Equal, whatever the width of the numbers.
+fn same(a: &Value, b: &Value) -> bool {
+    a == b || number(a).is_some_and(|a| Some(a) == number(b))
+}
+
+/// A number of any type.
+pub(crate) fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Float32(value) => Some(f64::from(*value)),
+        Value::Float64(value) => Some(*value),
+        other => other.integer().map(|value| value as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static TABLE: HuggingFace = HuggingFace {
+        tensors: &[
+            ("blk.ffn_up.{e}", "moe.{e}.w3"),
+            ("blk.exp_probs_b.bias", "gate.correction"),
+            ("blk.ffn_gate_up_exps", "moe.both"),
+        ],
+        ..HuggingFace::usual("test")
+    };
+
+    #[test]
+    fn tensors_get_their_layer_expert_and_ending() {
+        let names = Names::HuggingFace { table: &TABLE, used: RefCell::default() };
+        let tensor = |name: &str| names.tensor(name).unwrap_or_default();
+        assert_eq!(tensor("output.weight"), "lm_head.weight");
+        assert_eq!(tensor("blk.12.attn_q.bias"), "model.layers.12.self_attn.q_proj.bias");
+        assert_eq!(tensor("blk.3.ffn_gate.17.weight"), "model.layers.3.mlp.experts.17.gate_proj.weight");
+        assert_eq!(tensor("blk.3.ffn_up.17.weight"), "model.layers.3.moe.17.w3.weight");
+        assert_eq!(tensor("blk.3.exp_probs_b.bias"), "model.layers.3.gate.correction");
+        assert_eq!(tensor("blk.3.ffn_gate_up_exps.weight"), "model.layers.3.moe.both.weight");
+        assert_eq!(tensor("blk.3.ffn_gate_exps.weight"), "");
+        assert_eq!(Names::Gguf { prefix: "x".into() }.tensor("a.b"), Some("a.b".to_owned()));
+    }
+}
