@@ -32,6 +32,16 @@ pub(crate) fn open_model_headers(path: &Path) -> Result<ModelFile, FormatError> 
     ModelFile::open_headers_watched(path, &GiveBack)
 }
 
+/// Gives back the pages of the cache that reading a whole file took.
+pub(crate) fn drop_cached(path: &Path) {
+    // Advice: what cannot be opened or dropped stays where it is.
+    if let Ok(file) = File::open(path)
+        && let Ok(facts) = file.metadata()
+    {
+        let _ = sys::drop_page_cache(&file, 0..facts.len().next_multiple_of(sys::page_size() as u64));
+    }
+}
+
 /// Whether `path` is a regular file that begins with `opening`: of the kind that a caller writes, so that it may be replaced.
 /// Nothing else is opened, because opening a pipe would wait for a writer.
 pub fn begins_with(path: &Path, opening: &[u8]) -> bool {

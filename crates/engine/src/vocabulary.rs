@@ -9,6 +9,7 @@ use coldpress_formats::{FileFormat, FormatError, Metadata, ModelFile};
 use coldpress_text::{ChatTemplate, Tokenizer, TokenizerFolder, TokenizerSource};
 
 use crate::error::EngineError;
+use crate::files::drop_cached;
 
 /// What the file says about its tokenizer; `pre_tokenizer` is the user's override.
 ///
@@ -86,7 +87,11 @@ impl<'a> Vocabulary<'a> {
     pub fn tokenizer(&self, pre_tokenizer: Option<&str>) -> Result<Tokenizer, EngineError> {
         match self {
             Self::Keys(metadata) => Tokenizer::from_gguf(tokenizer_source(metadata, pre_tokenizer)?),
-            Self::Folder(folder) => folder.tokenizer(pre_tokenizer),
+            Self::Folder(folder) => {
+                let tokenizer = folder.tokenizer(pre_tokenizer);
+                drop_cached(folder.vocabulary_file());
+                tokenizer
+            }
         }
         .map_err(EngineError::Tokenizer)
     }

@@ -83,6 +83,11 @@ impl TokenizerFolder {
         Ok(BASE_BYTES.saturating_add(BYTES_PER_FILE_BYTE.saturating_mul(file)))
     }
 
+    /// The file that the vocabulary is read from.
+    pub fn vocabulary_file(&self) -> &Path {
+        &self.vocabulary
+    }
+
     /// Whether the vocabulary's file has no split patterns, so that a name for them is asked for.
     pub fn takes_pre_tokenizer(&self) -> bool {
         self.vocabulary.file_name().is_some_and(|name| name == "tiktoken.model")
