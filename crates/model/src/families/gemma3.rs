@@ -67,7 +67,7 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     frame.embedding_scale = (hidden as f32).sqrt();
     let shape = blocks::head_shape(builder, hidden)?;
     let window = builder.dimension("attention.sliding_window")?;
-    let sees_all = layers_that_see_all(builder, frame.layer_count)?;
+    let sees_all = SeesAll::read(builder, frame.layer_count)?;
     let scalar = match builder.optional_float("attention.scalar")? {
         Some(scalar) if scalar > 0.0 => scalar,
         Some(scalar) => return Err(builder.bad(format!("query_pre_attn_scalar is {scalar}"))),
@@ -80,7 +80,7 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     for layer in 0..frame.layer_count {
         let mut attention = blocks::attention(builder, layer, hidden, shape, Norms::PerHead)?;
         attention.scale = 1.0 / scalar.sqrt();
-        if !sees_all[layer] {
+        if !sees_all.layer(layer) {
             attention.window = Some(window);
             attention.rope = 1;
         }
@@ -99,17 +99,30 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     Ok(Outline { frame, ropes, layers })
 }
 
-/// One entry per layer, from the list of kinds or the pattern.
-fn layers_that_see_all(builder: &SpecBuilder<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
-    let kinds = builder.metadata().opt_string_array(&builder.key("attention.layer_kinds")?)?;
-    let pattern = builder.integer("attention.sliding_window_pattern")?.unwrap_or(PATTERN).max(1);
-    match kinds {
-        Some(kinds) if kinds.len() != layers => {
-            Err(builder.bad(format!("layer_types has {} entries for {layers} layers", kinds.len())))
+/// Which layers see everything.
+struct SeesAll {
+    /// One entry per layer, where the file lists them.
+    listed: Option<Vec<bool>>,
+    /// Otherwise every layer whose number, from 1, is a multiple of this.
+    pattern: u64,
+}
+
+impl SeesAll {
+    fn read(builder: &SpecBuilder<'_>, layers: usize) -> Result<SeesAll, ModelError> {
+        let kinds = builder.metadata().opt_string_array(&builder.key("attention.layer_kinds")?)?;
+        let pattern = builder.integer("attention.sliding_window_pattern")?.unwrap_or(PATTERN).max(1);
+        if let Some(kinds) = kinds.as_ref().filter(|kinds| kinds.len() != layers) {
+            return Err(builder.bad(format!("layer_types has {} entries for {layers} layers", kinds.len())));
         }
-        Some(kinds) => Ok(kinds.iter().map(|kind| kind == "full_attention").collect()),
-        // The number of layers is bounded by a dimension's largest value.
-        None => Ok((1..=layers as u64).map(|layer| layer.is_multiple_of(pattern)).collect()),
+        let listed = kinds.map(|kinds| kinds.iter().map(|kind| kind == "full_attention").collect());
+        Ok(SeesAll { listed, pattern })
+    }
+
+    fn layer(&self, layer: usize) -> bool {
+        match &self.listed {
+            Some(listed) => listed[layer],
+            None => (layer as u64 + 1).is_multiple_of(self.pattern),
+        }
     }
 }
 
