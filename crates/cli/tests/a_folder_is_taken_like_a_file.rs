@@ -2,11 +2,9 @@
 //!
 //! What could go wrong: a command that looks for a `.gguf` by itself, or takes the folder for something else.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{object, run, stdout};
+use crate::common::{object, run, stdout};
 
 fn folder() -> tempfile::TempDir {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/fixtures/hugging_face");

@@ -4,6 +4,7 @@
 mod common;
 
 mod a_disk_in_memory_has_no_figures;
+mod a_folder_is_taken_like_a_file;
 mod a_hotlist_warms_the_next_start;
 mod a_run_stops_cleanly;
 mod a_trace_is_compared_by_simulate;

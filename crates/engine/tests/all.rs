@@ -2,6 +2,7 @@
 //! What watches the whole process (its memory, its heap, the clock) is a program of its own, named in `Cargo.toml`.
 
 mod asking;
+mod checkpoint;
 mod common;
 
 mod a_model_that_does_not_add_up_is_refused_by_name;
@@ -12,6 +13,7 @@ mod a_replayed_trace_has_the_hits_of_the_run;
 mod conversations_share_the_kv_cache;
 mod doctor_judges_any_machine;
 mod every_pair_of_settings_gives_the_same_bits;
+mod hugging_face_folders_agree_with_transformers;
 mod logits_agree_with_transformers;
 mod logits_do_not_depend_on_budget;
 mod long_prompts_read_each_expert_once;

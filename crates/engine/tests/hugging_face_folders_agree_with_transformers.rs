@@ -5,16 +5,13 @@
 //! another place of a fused tensor or from another shard, a key of the configuration that is read as something else. Every
 //! constant of the references is perturbed so that leaving one out shows, and a test here changes each and wants to see it.
 
-mod checkpoint;
-mod common;
-
 use std::path::Path;
 
-use checkpoint::as_gguf::{self, Change};
-use checkpoint::{Checkpoint, Reference, Tensor, shared};
+use crate::checkpoint::as_gguf::{self, Change};
+use crate::checkpoint::{Checkpoint, Reference, Tensor, shared};
+use crate::common::{load, logits, npy_f32};
 use coldpress::{GenerateOptions, KvType, LoadConfiguration, PackUse, Residency, Runtime, Silent};
 use coldpress_formats::Value;
-use common::{load, logits, npy_f32};
 use serde_json::json;
 
 /// Two implementations in float32 differ by about 3e-6 in these models.

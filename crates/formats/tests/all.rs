@@ -8,6 +8,7 @@ mod agrees_with_gguf_py;
 mod any_change_of_a_file_is_answered;
 mod every_truncation_is_an_error;
 mod fuzz_corpus_is_current;
+mod hostile_checkpoints_get_named_errors;
 mod hostile_files_get_named_errors;
 mod metadata_getters_refuse_what_does_not_fit;
 mod split_sets_open_from_any_part;
