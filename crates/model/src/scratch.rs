@@ -214,7 +214,7 @@ impl Prepared {
     ) {
         let columns = weight.len();
         let rows = x.len() / columns;
-        let rows_per_part = rows_per_part(team, rows, columns * size_of::<f32>());
+        let rows_per_part = rows_per_part(team, rows, size_of_val(weight));
         let floats = &mut self.floats.as_mut_slice_of::<f32>()[..x.len()];
         team.for_each_part_mut(floats, rows_per_part * columns, |part, out, _worker| {
             let x = &x[part * rows_per_part * columns..];

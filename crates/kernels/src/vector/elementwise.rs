@@ -114,7 +114,7 @@ impl Binary for SiluTimes {
 }
 
 /// Twice the square root of 2 / pi.
-const GELU_SLOPE: f32 = 1.595_769_1;
+const GELU_SLOPE: f32 = 1.595_769_2;
 /// [`GELU_SLOPE`] times 0.044715.
 const GELU_CUBIC: f32 = 0.071_354_814;
 
