@@ -54,7 +54,7 @@ fn every_command_takes_a_folder() {
     let out = folder.path().join("folder.cpack");
     let packed = run(&["pack", path, "--out", out.to_str().expect("a UTF-8 path")]);
     assert!(packed.status.success() && out.exists(), "{packed:?}");
-    let bench = run(&["bench", path, "--prompt-tokens", "16", "--gen-tokens", "4", "--ctx", "128", "--json"]);
+    let bench = run(&["bench", path, "--prompt-tokens", "16", "--gen-tokens", "4", "--json"]);
     assert!(bench.status.success(), "{bench:?}");
     let logits = folder.path().join("logits.npy");
     let arguments = ["logits", path, "--ids", "5,6,7", "--out", logits.to_str().expect("a UTF-8 path")];

@@ -46,6 +46,7 @@ pub mod service;
 mod settings;
 mod shared_kv;
 mod simulate;
+mod summary;
 mod timeline;
 mod trace;
 mod tune;
@@ -88,7 +89,7 @@ pub use machine::{
     FormatKernel, InstructionSet, Int8Rate, MachineReport, ReadBandwidth, ReaderReport, examine,
 };
 pub use packs::{PackReport, pack_model, verify_pack};
-pub use plan::{ModelSummary, PlanReport, Room, model_summary, plan};
+pub use plan::{PlanReport, Room, plan};
 pub use predict::{
     Band, Bottleneck, Estimate, Origin, PredictInput, Prediction, Rates, Stage, TOKENS_PER_WORD, Term,
     assumed_hit_rate, measured_hit_rate, predict,
@@ -100,6 +101,7 @@ pub use runtime::{LoadObserver, LoadStage, PeakMemory, Runtime, Status};
 pub use sampling::{AnswerSampler, Sampler, Sampling, greedy};
 pub use settings::{EffectiveSetting, GivenAs, Setting, SettingKey};
 pub use simulate::{Capacity, PolicyCurve, Simulation, simulate};
+pub use summary::{ModelSummary, model_summary};
 pub use timeline::TokenTimeline;
 pub use trace::write_trace;
 pub use tune::{PrefetchTrial, TuneReport};

@@ -10,7 +10,7 @@ use coldpress_experts::{
     Geometry, LazyConfig, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, RouteTelemetry, mapped_place_bytes,
     read_ring_bytes,
 };
-use coldpress_formats::{ModelFile, TensorType};
+use coldpress_formats::ModelFile;
 use coldpress_kernels::{Isa, Kernels};
 use coldpress_memory::plan::{
     CHUNK_TOKENS_MINIMUM, CONTEXT_MINIMUM, ContextRoom, Plan, PlanInput, PlanNote, RecordClass, context_room,
@@ -35,6 +35,7 @@ use crate::packs;
 use crate::press::{LOW_RAM_CHUNK, LOW_RAM_CONTEXT, Press, ResidentCap, default_advice_cap};
 use crate::sampling::{AnswerSampler, Sampler};
 use crate::settings::{EffectiveSetting, SettingKey, effective};
+use crate::summary::{ModelSummary, summary};
 use crate::vocabulary::Vocabulary;
 
 /// Context used when nobody asks for another one.
@@ -50,37 +51,6 @@ const DENSE_PIECE_BYTES: usize = 2 << 20;
 /// Program text and data, allocator, small structures: everything that no formula below names. Guard:
 /// `peak_stays_within_the_plan.rs`.
 pub(crate) const PROGRAM_BYTES: u64 = 12 << 20;
-
-/// What a model is, in a few figures.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct ModelSummary {
-    /// Architecture.
-    pub family: String,
-    /// Name stated in the file.
-    pub name: Option<String>,
-    /// Decoder layers.
-    pub layers: usize,
-    /// Layers with routed experts.
-    pub moe_layers: usize,
-    /// Routed experts of one layer (the largest number).
-    pub experts: usize,
-    /// Experts per token.
-    pub experts_per_token: usize,
-    /// Rows of the embedding.
-    pub vocabulary: usize,
-    /// Longest context the file states.
-    pub trained_context: usize,
-    /// Width of the hidden state.
-    pub hidden: usize,
-    /// Weights of all tensors.
-    pub parameters: u64,
-    /// The format that most bytes of the tensors are in.
-    pub quantization: String,
-    /// Bytes of all tensors in the file.
-    pub tensor_bytes: Bytes,
-    /// Bytes of the routed experts as records.
-    pub expert_bytes: Bytes,
-}
 
 /// A plan with what it is based on.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -169,17 +139,6 @@ pub(crate) fn slot_plan(prepared: &Prepared, configuration: &LoadConfiguration) 
 /// The file is bad, an option does not fit the machine, or the budget cannot work.
 pub fn plan(path: &Path, configuration: &LoadConfiguration) -> Result<PlanReport, EngineError> {
     Ok(prepare_again(path, configuration)?.report)
-}
-
-/// What a model is, from the headers of its files. Looks at neither budget nor machine.
-///
-/// # Errors
-/// The file is bad.
-pub fn model_summary(path: &Path) -> Result<ModelSummary, EngineError> {
-    let file = open_model(path)?;
-    let spec = describe(&file).map_err(EngineError::BadModel)?;
-    let geometry = if spec.experts.is_empty() { None } else { Some(Geometry::new(&spec.experts)?) };
-    Ok(summary(&file, &spec, geometry.as_ref()))
 }
 
 /// Opens a model file, describes it and divides the budget, for a load: refused where what the plan takes cannot be had now.
@@ -302,37 +261,6 @@ pub(crate) fn read_ahead(slots: u64) -> usize {
 /// Bytes of one piece while dense weights are read.
 pub(crate) fn dense_piece_bytes(spec: &ModelSpec) -> usize {
     largest_piece(spec).max(DENSE_PIECE_BYTES)
-}
-
-fn summary(file: &ModelFile, spec: &ModelSpec, geometry: Option<&Geometry>) -> ModelSummary {
-    ModelSummary {
-        family: spec.family.to_owned(),
-        name: spec.name.clone(),
-        layers: spec.layers.len(),
-        moe_layers: spec.experts.len(),
-        experts: spec.experts.iter().map(|layer| layer.expert_count).max().unwrap_or(0),
-        experts_per_token: spec.experts_per_token(),
-        vocabulary: spec.vocabulary,
-        trained_context: spec.trained_context,
-        hidden: spec.hidden,
-        parameters: file.tensors().map(|tensor| tensor.shape.iter().product::<u64>()).sum(),
-        quantization: most_of(file),
-        tensor_bytes: Bytes(file.tensor_bytes()),
-        expert_bytes: Bytes(geometry.map_or(0, Geometry::records_bytes)),
-    }
-}
-
-/// Name of the format that most bytes of the tensors are in.
-fn most_of(file: &ModelFile) -> String {
-    let mut bytes: Vec<(TensorType, u64)> = Vec::new();
-    for tensor in file.tensors() {
-        match bytes.iter_mut().find(|(known, _)| *known == tensor.tensor_type) {
-            Some((_, sum)) => *sum += tensor.byte_len,
-            None => bytes.push((tensor.tensor_type, tensor.byte_len)),
-        }
-    }
-    let most = bytes.into_iter().max_by_key(|&(_, sum)| sum);
-    most.map_or_else(String::new, |(tensor_type, _)| tensor_type.to_string())
 }
 
 /// Context and prefill chunk that nobody asked for.

@@ -11,8 +11,8 @@ use coldpress_memory::Bytes;
 
 use crate::error::EngineError;
 use crate::files::{begins_with, replace};
-use crate::plan::ModelSummary;
 use crate::runtime::Runtime;
+use crate::summary::ModelSummary;
 
 impl Runtime {
     /// What [`Runtime::start_trace`] takes of the budget at most, for any model with four choices per token or more.
