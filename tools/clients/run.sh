@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the official client packages of OpenAI, Anthropic and Ollama, for Python and for JavaScript, against `coldpress serve`.
-# usage: tools/clients/run.sh MODEL.gguf [--thinking] [--program FILE] [--only NAME]...
+# usage: tools/clients/run.sh --install | MODEL.gguf [--thinking] [--program FILE] [--only NAME]...
 # Prints one line per check; the first failure ends it. --thinking gives the model a chat template with thinking and tools (thinking_model.py).
 # Installs the packages at pinned versions below target/clients, once. Build first: cargo build --release
 set -euo pipefail
@@ -23,6 +23,7 @@ if ! fresh "$here/package.json" "$folder/node_modules/package.json"; then
     npm install --prefix "$folder" --silent --no-audit --no-fund --ignore-scripts
     cp "$here/package.json" "$folder/node_modules/package.json"
 fi
+[ "${1-}" != --install ] || exit 0
 # Node looks for packages beside the script.
 mkdir -p "$folder/javascript"
 cp "$here"/*.mjs "$folder/javascript/"
