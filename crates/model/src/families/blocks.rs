@@ -6,11 +6,13 @@
 use coldpress_kernels::Activation;
 use coldpress_kernels::attention::AttentionShape;
 
+use super::{Outline, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::spec::{
     AttentionKind, AttentionSpec, FeedForwardSpec, GatedFeedForwardSpec, LayerSpec, MatrixHandle, MoeSpec,
-    NormSpec, QueryKeyNorm, Renormalize, RouterScores, RouterSpec, SharedExpertSpec, VectorHandle,
+    NormSpec, QueryKeyNorm, Renormalize, RopePairing, RouterScores, RouterSpec, SharedExpertSpec,
+    VectorHandle,
 };
 
 /// Everything outside the layers.
@@ -162,6 +164,22 @@ pub(super) fn attention(
     };
     let scale = 1.0 / (shape.head_dim as f32).sqrt();
     Ok(AttentionSpec { shape, query, key, value, output, norms, rope: 0, window: None, scale })
+}
+
+/// A decoder whose layers are alike: one rotary embedding from the usual keys, and in each layer GQA attention and whatever
+/// `feed_forward` reads for a layer and the hidden size.
+pub(super) fn decoder(
+    builder: &mut SpecBuilder<'_>,
+    pairing: RopePairing,
+    norms: Norms,
+    mut feed_forward: impl FnMut(&mut SpecBuilder<'_>, usize, usize) -> Result<FeedForwardSpec, ModelError>,
+) -> Result<Outline, ModelError> {
+    let frame = frame(builder)?;
+    let shape = head_shape(builder, frame.hidden)?;
+    let rope = rope(builder, pairing, shape.head_dim)?;
+    let layers =
+        layers(builder, &frame, shape, norms, |builder, layer| feed_forward(builder, layer, frame.hidden))?;
+    Ok(Outline { frame, ropes: vec![rope], layers })
 }
 
 /// Pre-norm decoder layers of GQA attention and whatever `feed_forward` reads for each.

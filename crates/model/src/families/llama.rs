@@ -5,7 +5,7 @@
 //! Reference: `modeling_llama.py` and `modeling_mixtral.py` of transformers.
 
 use super::blocks::{self, Norms, Recipe};
-use super::{Family, Outline, rope::rope};
+use super::{Family, Outline};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::HuggingFace;
@@ -29,11 +29,7 @@ pub(super) const BLOCK_SPARSE: &[(&str, &str)] = &[
 ];
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
-    let frame = blocks::frame(builder)?;
-    let hidden = frame.hidden;
-    let shape = blocks::head_shape(builder, hidden)?;
     let pairing = builder.by_source(RopePairing::Interleaved, RopePairing::HalfSplit);
-    let rope = rope(builder, pairing, shape.head_dim)?;
     let routed = builder.integer("expert_count")?.unwrap_or(0) > 0;
     let options = if routed {
         let width = match builder.optional_dimension("expert_feed_forward_length")? {
@@ -44,9 +40,8 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     } else {
         None
     };
-    let layers = blocks::layers(builder, &frame, shape, Norms::None, |builder, layer| match options {
+    blocks::decoder(builder, pairing, Norms::None, |builder, layer, hidden| match options {
         Some(options) => blocks::moe(builder, layer, hidden, options),
         None => blocks::dense(builder, layer, hidden),
-    })?;
-    Ok(Outline { frame, ropes: vec![rope], layers })
+    })
 }

@@ -4,7 +4,7 @@
 //! Reference: `modeling_olmoe.py` of transformers.
 
 use super::blocks::{self, Norms, Recipe};
-use super::{Family, Outline, rope::rope};
+use super::{Family, Outline};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::HuggingFace;
@@ -14,15 +14,10 @@ pub(super) const FAMILY: Family =
     Family { gguf: "olmoe", hugging_face: &[HuggingFace::usual("olmoe")], describe };
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
-    let frame = blocks::frame(builder)?;
-    let hidden = frame.hidden;
-    let shape = blocks::head_shape(builder, hidden)?;
     let width = builder.dimension("feed_forward_length")?;
     let renormalize = builder.flag("expert_weights_norm")?.unwrap_or(false);
     let options = blocks::moe_options(builder, width, Recipe::softmax(renormalize))?;
-    let rope = rope(builder, RopePairing::HalfSplit, shape.head_dim)?;
-    let layers = blocks::layers(builder, &frame, shape, Norms::PerRow, |builder, layer| {
+    blocks::decoder(builder, RopePairing::HalfSplit, Norms::PerRow, |builder, layer, hidden| {
         blocks::moe(builder, layer, hidden, options)
-    })?;
-    Ok(Outline { frame, ropes: vec![rope], layers })
+    })
 }

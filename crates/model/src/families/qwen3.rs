@@ -3,7 +3,7 @@
 //! Reference: `modeling_qwen3.py` of transformers.
 
 use super::blocks::{self, Norms};
-use super::{Family, Outline, rope::rope};
+use super::{Family, Outline};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::{HuggingFace, UNUSED_WINDOW};
@@ -16,12 +16,5 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
-    let frame = blocks::frame(builder)?;
-    let hidden = frame.hidden;
-    let shape = blocks::head_shape(builder, hidden)?;
-    let rope = rope(builder, RopePairing::HalfSplit, shape.head_dim)?;
-    let layers = blocks::layers(builder, &frame, shape, Norms::PerHead, |builder, layer| {
-        blocks::dense(builder, layer, hidden)
-    })?;
-    Ok(Outline { frame, ropes: vec![rope], layers })
+    blocks::decoder(builder, RopePairing::HalfSplit, Norms::PerHead, blocks::dense)
 }

@@ -4,7 +4,7 @@
 //! Reference: `modeling_qwen3_moe.py` of transformers.
 
 use super::blocks::{self, Norms, Recipe};
-use super::{Family, Outline, rope::rope};
+use super::{Family, Outline};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::{Accepted, HuggingFace};
@@ -24,15 +24,10 @@ const ACCEPTED: &[(&str, Accepted)] = &[
 ];
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
-    let frame = blocks::frame(builder)?;
-    let hidden = frame.hidden;
-    let shape = blocks::head_shape(builder, hidden)?;
     let width = builder.dimension("expert_feed_forward_length")?;
     let renormalize = builder.flag("expert_weights_norm")?.unwrap_or(builder.by_source(true, false));
     let options = blocks::moe_options(builder, width, Recipe::softmax(renormalize))?;
-    let rope = rope(builder, RopePairing::HalfSplit, shape.head_dim)?;
-    let layers = blocks::layers(builder, &frame, shape, Norms::PerHead, |builder, layer| {
+    blocks::decoder(builder, RopePairing::HalfSplit, Norms::PerHead, |builder, layer, hidden| {
         blocks::moe(builder, layer, hidden, options)
-    })?;
-    Ok(Outline { frame, ropes: vec![rope], layers })
+    })
 }
