@@ -462,7 +462,8 @@ impl Sizes {
         let (mut bytes, mut weights) = (0.0, 0.0);
         for tensor in spec.tensors.iter().filter(|tensor| !one_row(&tensor.name)) {
             bytes += tensor.resident_bytes() as f64;
-            if let DenseKind::Matrix { rows, columns } = tensor.kind {
+            if let DenseKind::Matrix { rows, columns } | DenseKind::Transposed { rows, columns } = tensor.kind
+            {
                 weights += (rows * columns) as f64;
             }
         }

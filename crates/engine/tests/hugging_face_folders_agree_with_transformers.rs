@@ -18,7 +18,7 @@ use serde_json::json;
 const BOUND: f32 = 2e-5;
 
 /// Folder, name of the GGUF file with the same weights rounded to F16.
-const MIXTURES: [(&str, Option<&str>); 8] = [
+const MIXTURES: [(&str, Option<&str>); 11] = [
     ("qwen3_moe", Some("qwen3moe")),
     ("qwen2_moe", Some("qwen2moe")),
     ("mixtral", Some("mixtral")),
@@ -27,6 +27,9 @@ const MIXTURES: [(&str, Option<&str>); 8] = [
     ("phimoe", None),
     ("hunyuan_v1_moe", Some("hunyuan-moe")),
     ("ernie4_5_moe", Some("ernie4_5-moe")),
+    ("deepseek_v2", None),
+    ("deepseek_v3", Some("deepseek2")),
+    ("glm4_moe_lite", Some("glm4moe-lite")),
 ];
 
 const DENSE: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
@@ -206,6 +209,35 @@ const NUMBERS: &[(&str, &[(&str, f64)])] = &[
     ),
     ("hunyuan_v1_moe", &[("/rope_parameters/alpha", 20.0), ("/rope_parameters/rope_theta", 500.0)]),
     ("ernie4_5_moe", &[("moe_k", 3.0), ("/rope_parameters/rope_theta", 500.0), ("moe_norm_min", 5.0)]),
+    (
+        "deepseek_v2",
+        &[
+            ("/rope_parameters/factor", 2.0),
+            ("/rope_parameters/mscale", 1.0),
+            ("/rope_parameters/mscale_all_dim", 1.0),
+            ("/rope_parameters/beta_fast", 16.0),
+            ("/rope_parameters/original_max_position_embeddings", 256.0),
+            ("/rope_parameters/rope_theta", 500.0),
+            ("routed_scaling_factor", 1.0),
+            ("topk_group", 2.0),
+            ("num_experts_per_tok", 3.0),
+        ],
+    ),
+    (
+        "deepseek_v3",
+        &[
+            ("/rope_parameters/mscale_all_dim", 0.5),
+            ("routed_scaling_factor", 1.0),
+            ("n_group", 2.0),
+            ("topk_group", 1.0),
+            ("topk_group", 4.0),
+            ("rms_norm_eps", 1e-2),
+        ],
+    ),
+    (
+        "glm4_moe_lite",
+        &[("/rope_parameters/rope_theta", 500.0), ("routed_scaling_factor", 1.0), ("rms_norm_eps", 1e-2)],
+    ),
     (
         "llama",
         &[("/rope_scaling/factor", 4.0), ("/rope_scaling/low_freq_factor", 2.0), ("rope_theta", 500.0)],
@@ -444,4 +476,139 @@ fn a_file_written_from_a_folder_equals_it() {
         println!("{name}: largest difference between folder and written file {worst:e}");
         assert!(worst < BOUND, "{name}: the written file differs by {worst}");
     }
+}
+
+/// The folders with latent attention, as far as they are there.
+fn latent() -> impl Iterator<Item = (&'static str, Reference)> {
+    ["deepseek_v2", "deepseek_v3", "glm4_moe_lite"]
+        .into_iter()
+        .filter_map(|name| Some((name, Reference::open(name)?)))
+}
+
+#[test]
+fn latent_attention_keeps_one_row_per_position_in_the_cache() {
+    for (name, reference) in latent() {
+        let folder = reference.linked("config.json");
+        for (kv_type, element) in [(KvType::F16, 2), (KvType::F32, 4)] {
+            for threads in [1, 2] {
+                let configuration =
+                    LoadConfiguration::default().kv_type(kv_type).context(512).threads(threads);
+                let plan = coldpress::plan(folder.path(), &configuration).expect("fits").plan;
+                // Two layers, a latent of 32 elements and 16 rotated ones.
+                assert_eq!(plan.kv.0, 512 * 2 * 48 * element, "{name}");
+                let mut runtime = load(folder.path(), &configuration);
+                let _session = runtime.session().expect("the cache was planned");
+                let used = runtime.status().ledger.used_for;
+                let taken =
+                    |purpose: &str| used.iter().find(|(of, _)| of.name() == purpose).expect("a purpose").1;
+                let (kv, scratch) = (taken("KV cache"), taken("scratch"));
+                assert_eq!(plan.kv, kv, "{name}");
+                assert!(
+                    plan.scratch >= scratch && plan.scratch.0 as f64 <= scratch.0 as f64 * 1.05,
+                    "{name}: scratch planned {}, taken {scratch}",
+                    plan.scratch
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn switches_of_latent_attention_and_its_router_count() {
+    for (name, reference) in latent() {
+        let checkpoint = Checkpoint::read(&reference.folder);
+        let expected = logits_of(checkpoint.write().path(), &exact(), &reference.ids);
+        let changes = [
+            ("rope_interleave", json!(false)),
+            ("norm_topk_prob", json!(false)),
+            ("topk_method", json!("greedy")),
+        ];
+        for (key, value) in changes {
+            if checkpoint.config.get(key).is_none_or(|stated| *stated == value) {
+                continue;
+            }
+            let mut other = checkpoint.clone();
+            other.config[key] = value;
+            let found = distance(&logits_of(other.write().path(), &exact(), &reference.ids), &expected);
+            assert!(found > 10.0 * BOUND, "{name}: {key} changes logits by {found} only");
+        }
+    }
+}
+
+/// Layers that predict further tokens lie behind the last one; Kimi K2 is DeepSeek-V3 by another name.
+#[test]
+fn predicting_layers_cost_nothing_and_change_nothing() {
+    let Some(reference) = Reference::open("deepseek_v3") else { return };
+    let checkpoint = Checkpoint::read(&reference.folder);
+    let expected = bits(&logits_of(checkpoint.write().path(), &exact(), &reference.ids));
+    let mut kimi = checkpoint.clone();
+    kimi.config["model_type"] = json!("kimi_k2");
+    assert!(bits(&logits_of(kimi.write().path(), &exact(), &reference.ids)) == expected);
+
+    let mut longer = checkpoint.clone();
+    for tensor in checkpoint.tensors.iter().filter(|tensor| tensor.name.starts_with("model.layers.1.")) {
+        let name = tensor.name.replace("layers.1.", "layers.2.");
+        longer.tensors.push(Tensor { name, ..tensor.clone() });
+    }
+    assert!(refusal(&longer).contains("model.layers.2."), "{}", refusal(&longer));
+    longer.config["num_nextn_predict_layers"] = json!(1);
+    let plan = |checkpoint: &Checkpoint| {
+        let plan = coldpress::plan(checkpoint.write().path(), &exact()).expect("fits").plan;
+        (plan.dense, plan.kv, plan.scratch, plan.slots)
+    };
+    assert_eq!(plan(&longer), plan(&checkpoint));
+    assert!(bits(&logits_of(longer.write().path(), &exact(), &reference.ids)) == expected);
+}
+
+/// Files from before the cache was compressed hold the matrices of keys and values in one tensor, keys the other way round.
+#[test]
+fn older_files_with_latent_attention_give_the_same_bits() {
+    let Some(path) = shared("oracle/gguf/deepseek2.gguf") else { return };
+    let Some(reference) = Reference::open("deepseek_v3") else { return };
+    let (heads, key, value, rank) = (4, 24, 16, 32);
+    let file = coldpress_formats::ModelFile::open(&path).expect("a good file");
+    let bytes = std::fs::read(&path).expect("a file");
+    let mut writer = coldpress_formats::GgufWriter::new();
+    for (name, stated) in file.metadata().iter() {
+        match name {
+            "deepseek2.attention.key_length" | "deepseek2.attention.value_length" => {}
+            _ => {
+                writer.metadata(name.strip_suffix("_mla").unwrap_or(name), stated.clone());
+            }
+        }
+    }
+    let mut contents: Vec<(String, Vec<u8>)> = Vec::new();
+    let data = |name: &str| {
+        let info = file.require(name).expect("a tensor");
+        &bytes[info.offset as usize..(info.offset + info.byte_len) as usize]
+    };
+    for info in file.tensors() {
+        if info.name.ends_with("attn_v_b.weight") {
+            continue;
+        }
+        let Some(stem) = info.name.strip_suffix("k_b.weight") else {
+            writer.tensor(&info.name, info.tensor_type, &info.shape);
+            contents.push((info.name.clone(), data(&info.name).to_vec()));
+            continue;
+        };
+        let (keys, values) = (data(&info.name), data(&format!("{stem}v_b.weight")));
+        let mut both = Vec::new();
+        for head in 0..heads {
+            let keys = &keys[head * rank * key * 2..];
+            let turned = (0..key).flat_map(|column| (0..rank).map(move |row| (row * key + column) * 2));
+            both.extend(turned.flat_map(|at| [keys[at], keys[at + 1]]));
+            both.extend(&values[head * value * rank * 2..][..value * rank * 2]);
+        }
+        let name = format!("{stem}kv_b.weight");
+        writer.tensor(&name, info.tensor_type, &[rank as u64, (heads * (key + value)) as u64]);
+        contents.push((name, both));
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let older = folder.path().join("older.gguf");
+    let content = |name: &str| &contents.iter().find(|(of, _)| of == name).expect("a planned tensor").1;
+    writer.write(&older, |info, out| out.write_all(content(&info.name))).expect("written");
+    assert!(
+        bits(&logits_of(&older, &exact(), &reference.ids))
+            == bits(&logits_of(&path, &exact(), &reference.ids))
+    );
 }

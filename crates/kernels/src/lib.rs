@@ -24,5 +24,7 @@ pub use activations::{ActivationBlock, InputRows, blocks_per_row, quantize_rows,
 pub use error::KernelError;
 pub use format::WeightFormat;
 pub use isa::{Isa, Kernels};
-pub use layout::{MatrixRef, pack_group, pack_rows, packed_bytes, packed_group_bytes, unpack_row};
+pub use layout::{
+    MatrixRef, pack_column, pack_group, pack_rows, packed_bytes, packed_group_bytes, unpack_row,
+};
 pub use matmul::{Activation, GatedJob, MatmulJob, gated, matmul};

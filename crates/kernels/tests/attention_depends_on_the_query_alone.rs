@@ -33,6 +33,13 @@ fn grouped_heads() {
     assert_one_result("16/1x24 at 500", &Case::new((16, 1, 24), 500, 66));
 }
 
+/// Heads of one KV head are dealt out in parts, here of 10 and of 12, 12 and 11.
+#[test]
+fn many_heads_of_one_kv_head() {
+    assert_one_result("40/2x24 at 500", &Case::new((40, 2, 24), 500, 66).with_sinks());
+    assert_one_result("35/1x40 at 900", &Case::new((35, 1, 40), 900, 40).values_in_keys());
+}
+
 #[test]
 fn one_head_per_kv_head() {
     assert_one_result("3/3x80", &Case::new((3, 3, 80), 480, 70).single());

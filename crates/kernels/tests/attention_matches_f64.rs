@@ -56,6 +56,9 @@ fn at_the_borders_of_blocks_and_spans() {
 #[test]
 fn for_a_prompt_from_its_start() {
     assert_matches("grouped", &Case::new((8, 2, 24), 0, 200));
+    assert_matches("parts of a group", &Case::new((37, 1, 24), 0, 90).with_sinks());
+    assert_matches("values in keys", &Case::new((20, 1, 48), 490, 40).values_in_keys());
+    assert_matches("parts of two groups", &Case::new((40, 2, 16), 1000, 1));
     assert_matches("one head per KV head", &Case::new((2, 2, 16), 0, 300));
     assert_matches("more heads in a group than in a chunk", &Case::new((150, 1, 16), 0, 20));
 }

@@ -1,4 +1,4 @@
-//! The attention half of a layer: norm, projections, rotation, cache write, attention, output projection, residual.
+//! The attention half of a layer, for grouped queries: norm, projections, rotation, cache write, attention, output projection, residual.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ const WORK_AT_ONCE: usize = 1 << 28;
 const ROWS_AT_ONCE_MIN: usize = 64;
 
 /// Others may need memory while no expert is being used.
-fn follow_memory(engine: &mut ForwardEngine<'_, '_>) {
+pub(crate) fn follow_memory(engine: &mut ForwardEngine<'_, '_>) {
     if let Some(store) = engine.experts.as_deref_mut() {
         store.follow_between_visits();
     }
@@ -53,7 +53,10 @@ impl Model {
     ) {
         let rows = block.len();
         let call_rows = segments.iter().map(|segment| segment.tokens.len()).sum();
-        let AttentionKind::Grouped(spec) = &self.spec.layers[layer].attention;
+        let spec = match &self.spec.layers[layer].attention {
+            AttentionKind::Grouped(spec) => spec,
+            AttentionKind::Latent(spec) => return self.attend_latent(engine, spec, segments, layer, block),
+        };
         self.project(engine, layer, spec, block);
         self.rotate(engine, spec, call_rows, block);
         if engine.pool.kv_type().rotates() {

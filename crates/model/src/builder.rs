@@ -7,12 +7,14 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
+use std::ops::Range;
 
 use coldpress_experts::{ExpertOffsets, ExpertPlace, LayerExperts, Projection, weight_format};
 use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, Value};
 use coldpress_kernels::WeightFormat;
 
 use crate::error::ModelError;
+use crate::latent::HeadMatrices;
 use crate::names::{HuggingFace, Names, number};
 use crate::spec::{DenseKind, DenseTensor, LinearSpec, MatrixHandle, NormSpec, VectorHandle};
 
@@ -252,6 +254,44 @@ impl<'a> SpecBuilder<'a> {
         let shape: &[usize] = if one_row { &[columns] } else { &[columns, rows] };
         let (info, format) = self.take(name, shape)?;
         Ok(MatrixHandle(self.push(info, format, DenseKind::Matrix { rows, columns })))
+    }
+
+    /// One matrix per head, cut from a tensor with `[columns, head_rows]` of every head: the rows `part` of each, with rows and
+    /// columns exchanged if `transposed`.
+    pub fn head_matrices(
+        &mut self,
+        name: &str,
+        (heads, head_rows): (usize, usize),
+        part: Range<usize>,
+        columns: usize,
+        transposed: bool,
+    ) -> Result<HeadMatrices, ModelError> {
+        let flat = self.shape(name)?.len() == 2;
+        let shape: &[usize] = if flat { &[columns, head_rows * heads] } else { &[columns, head_rows, heads] };
+        let (info, format) = self.take(name, shape)?;
+        let row_bytes = format.row_bytes(columns) as u64;
+        let rows = part.len();
+        let kind = match transposed {
+            true => DenseKind::Transposed { rows: columns, columns: rows },
+            false => DenseKind::Matrix { rows, columns },
+        };
+        let first = MatrixHandle(self.tensors.len());
+        for head in 0..heads {
+            let index = self.push(info, format, kind);
+            let tensor = &mut self.tensors[index];
+            tensor.offset += (head * head_rows + part.start) as u64 * row_bytes;
+            tensor.byte_len = rows as u64 * row_bytes;
+        }
+        Ok(HeadMatrices { first })
+    }
+
+    /// Takes all tensors of these layers for used. They predict tokens beyond the next one, and nothing here asks for that.
+    pub fn pass_over_layers(&mut self, layers: Range<usize>) {
+        for layer in layers {
+            let prefix = self.by_source(format!("blk.{layer}."), format!("model.layers.{layer}."));
+            let names = self.file.tensors().map(|tensor| tensor.name.as_str());
+            self.used.extend(names.filter(|name| name.starts_with(&prefix)));
+        }
     }
 
     /// A vector of `length` values, held as f32.

@@ -1,7 +1,8 @@
 //! The KV cache: a pool of pages that sequences share, in one buffer that the ledger knows.
 //!
 //! A page holds keys and values of all layers for [`PAGE_POSITIONS`] positions: per layer all keys
-//! `[PAGE_POSITIONS, kv_heads * head_dim]`, then all values. A [`Sequence`] is a table of pages and a length; sequences with a
+//! `[PAGE_POSITIONS, kv_heads * head_dim]`, then all values, unless these are the first elements of
+//! the keys. A [`Sequence`] is a table of pages and a length; sequences with a
 //! common beginning have pages in common, which are counted. A page with more than one owner is never written: whoever
 //! appends to one gets a copy first ([`KvPool::extend`]). Rows past a sequence's length are scratch: a forward pass writes them
 //! and commits them only when it succeeded. What is stored of a row depends on that row and the [`KvType`] alone: a type of a few bits
@@ -18,7 +19,7 @@ use coldpress_workers::Team;
 use half::f16;
 
 use crate::error::{ModelError, PoolFull};
-use crate::spec::ModelSpec;
+use crate::spec::{CacheRow, ModelSpec};
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -83,11 +84,12 @@ impl KvType {
 
 /// Bytes that one position takes over all layers.
 pub fn kv_bytes_per_token(spec: &ModelSpec, kv_type: KvType) -> usize {
-    2 * kv_rows(spec).map(|row| kv_type.row_bytes(row)).sum::<usize>()
+    let bytes = |row: CacheRow| kv_type.row_bytes(row.keys) + kv_type.row_bytes(row.values);
+    kv_rows(spec).map(bytes).sum()
 }
 
-fn kv_rows(spec: &ModelSpec) -> impl Iterator<Item = usize> {
-    spec.layers.iter().map(|layer| layer.attention.kv_row_len())
+fn kv_rows(spec: &ModelSpec) -> impl Iterator<Item = CacheRow> {
+    spec.layers.iter().map(|layer| layer.attention.cache_row())
 }
 
 /// Where the positions of one sequence lie in a pool, and how many are filled. It belongs to the pool whose pages it has
@@ -154,6 +156,7 @@ struct LayerPlace {
     /// Elements of one position's keys.
     row: usize,
     keys: usize,
+    /// Where values begin; the same as `keys` where they are the first elements of the keys.
     values: usize,
 }
 
@@ -169,21 +172,23 @@ impl KvPool {
         Self::with_rows(ledger, kv_rows(spec), kv_type, pages)
     }
 
-    /// As [`KvPool::new`], from the numbers of one position's keys in each layer.
+    /// As [`KvPool::new`], from what one position takes in each layer.
     fn with_rows(
         ledger: &Ledger,
-        rows: impl Iterator<Item = usize>,
+        rows: impl Iterator<Item = impl Into<CacheRow>>,
         kv_type: KvType,
         pages: usize,
     ) -> Result<Self, ModelError> {
         let mut page_elements = 0;
         let (together, element_bytes) = kv_type.element();
         let layers = rows
-            .map(|numbers| {
+            .map(|row| {
+                let CacheRow { keys: numbers, values } = row.into();
                 assert!(numbers.is_multiple_of(together), "rows of {numbers} as {}", kv_type.name());
                 let (row, keys) = (numbers / together, page_elements);
-                page_elements += 2 * PAGE_POSITIONS * row;
-                LayerPlace { numbers, row, keys, values: keys + PAGE_POSITIONS * row }
+                page_elements += PAGE_POSITIONS * (row + values / together);
+                let values = if values == 0 { keys } else { keys + PAGE_POSITIONS * row };
+                LayerPlace { numbers, row, keys, values }
             })
             .collect();
         let bytes = (page_elements * element_bytes) as u64 * pages as u64;
@@ -372,7 +377,7 @@ impl KvPool {
         }
     }
 
-    /// Stores `keys` and `values` (rows of the layer's width) at positions from `position` on, which is not below the
+    /// Stores `keys` and `values` (rows of the layer's width; the keys again where values are a part of them) at positions from `position` on, which is not below the
     /// sequence's length. The sequence was extended for them.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn write(
@@ -394,7 +399,10 @@ impl KvPool {
             let page = sequence.pages[index] as usize * self.page_elements;
             let source = (first - position) * numbers..(next - position) * numbers;
             let from = page + first % PAGE_POSITIONS * row;
-            for (rows, at) in [(&keys[source.clone()], keys_at), (&values[source.clone()], values_at)] {
+            // Values that are a part of the keys are there with them.
+            let stored = if values_at == keys_at { 1 } else { 2 };
+            let both = [(&keys[source.clone()], keys_at), (&values[source.clone()], values_at)];
+            for (rows, at) in both.into_iter().take(stored) {
                 let place = from + at..from + at + (next - first) * row;
                 match self.kv_type {
                     KvType::F32 => self.buffer.as_mut_slice_of::<f32>()[place].copy_from_slice(rows),

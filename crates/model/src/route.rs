@@ -9,7 +9,7 @@ use coldpress_kernels::{Kernels, vector};
 use coldpress_workers::Team;
 
 use crate::scratch::rows_per_part;
-use crate::spec::{Renormalize, RouterScores, RouterSpec};
+use crate::spec::{GroupScore, Renormalize, RouterGroups, RouterScores, RouterSpec};
 
 /// An expert that a row uses, and how much its result counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -138,9 +138,11 @@ fn scores_of(team: &Team<'_>, kernels: Kernels, router: &RouterSpec, logits: &mu
 
 /// The best experts of one row, best first, with their weights.
 fn choose(router: &RouterSpec, bias: Option<&[f32]>, scores: &[f32], choices: &mut [Choice]) {
+    let mask = router.groups.map(|groups| (kept_groups(groups, bias, scores), scores.len() / groups.count));
+    let is_kept = |expert: usize| mask.is_none_or(|(kept, size)| kept >> (expert / size) & 1 == 1);
     for rank in 0..choices.len() {
         let (taken, free) = choices.split_at_mut(rank);
-        let expert = best(bias, scores, taken);
+        let expert = best(bias, scores, taken, is_kept);
         let weight = match router.scores {
             RouterScores::SparseMixer { jitter } => near_share(scores, taken, expert, jitter),
             _ => scores[expert],
@@ -162,9 +164,43 @@ fn choose(router: &RouterSpec, bias: Option<&[f32]>, scores: &[f32], choices: &m
     choices.iter_mut().for_each(|choice| choice.weight *= factor);
 }
 
-/// The expert with the best score, with the bias where there is one, that is not taken.
-fn best(bias: Option<&[f32]>, scores: &[f32], taken: &[Choice]) -> usize {
-    let is_free = |expert: usize| taken.iter().all(|choice| choice.expert as usize != expert);
+/// The groups whose experts may be chosen, as bits; ties go to the lower group.
+fn kept_groups(groups: RouterGroups, bias: Option<&[f32]>, scores: &[f32]) -> u64 {
+    let size = scores.len() / groups.count;
+    let score = |group: usize| {
+        let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+        for expert in group * size..(group + 1) * size {
+            let score = scores[expert] + bias.map_or(0.0, |bias| bias[expert]);
+            if score > first {
+                (first, second) = (score, first);
+            } else if score > second {
+                second = score;
+            }
+        }
+        match groups.score {
+            GroupScore::Best => first,
+            GroupScore::SumOfBestTwo => first + second,
+        }
+    };
+    let mut kept = 0u64;
+    for _ in 0..groups.kept {
+        let mut best: Option<(usize, f32)> = None;
+        for group in (0..groups.count).filter(|group| kept >> group & 1 == 0) {
+            let score = score(group);
+            // The first one also where all are NaN.
+            if best.is_none_or(|(_, found)| score > found) {
+                best = Some((group, score));
+            }
+        }
+        kept |= best.map_or(0, |(group, _)| 1 << group);
+    }
+    kept
+}
+
+/// The expert with the best score, with the bias where there is one, that is kept and not taken.
+fn best(bias: Option<&[f32]>, scores: &[f32], taken: &[Choice], is_kept: impl Fn(usize) -> bool) -> usize {
+    let is_free =
+        |expert: usize| is_kept(expert) && taken.iter().all(|choice| choice.expert as usize != expert);
     let score = |expert: usize| scores[expert] + bias.map_or(0.0, |bias| bias[expert]);
     let mut best: Option<usize> = None;
     for expert in 0..scores.len() {
@@ -216,6 +252,7 @@ mod tests {
             top_k: 2,
             scores,
             choice_bias: None,
+            groups: None,
             renormalize: Renormalize::No,
             scale: 1.0,
         }
@@ -276,6 +313,20 @@ mod tests {
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         let sum = sigmoid(-1.0) + sigmoid(1.0) + 0.5;
         assert_close(&weights(&routing), &[2.0 * sigmoid(-1.0) / sum, 2.0 * sigmoid(1.0) / sum]);
+    }
+
+    #[test]
+    fn groups_are_chosen_before_experts() {
+        // By its best expert the group of 3.0 wins, by its best two that of 2.0 and 1.9, with the bias that of -9.0.
+        let logits = [3.0, -9.0, 2.0, 1.9, -9.0, -9.0];
+        let grouped = |score, bias: Option<&[f32]>| {
+            let groups = Some(RouterGroups { count: 3, kept: 1, score });
+            chosen(&route_with(&RouterSpec { groups, ..recipe(RouterScores::Sigmoid, 6) }, bias, &logits))
+        };
+        assert_eq!(grouped(GroupScore::Best, None), [0, 1]);
+        assert_eq!(grouped(GroupScore::SumOfBestTwo, None), [2, 3]);
+        let bias = [0.0, 0.0, 0.0, 0.0, 1.0, 1.5];
+        assert_eq!(grouped(GroupScore::SumOfBestTwo, Some(&bias)), [5, 4]);
     }
 
     #[test]

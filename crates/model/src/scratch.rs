@@ -11,7 +11,8 @@ use coldpress_memory::{Buffer, Bytes, Ledger, Purpose, sys};
 use coldpress_workers::Team;
 
 use crate::error::ModelError;
-use crate::spec::{FeedForwardSpec, ModelSpec};
+use crate::latent::{LatentNeeds, LatentScratch};
+use crate::spec::{AttentionKind, FeedForwardSpec, ModelSpec};
 
 /// Rows that pass one operation together. The buffers of a layer are made for this many; more rows of a call come after
 /// each other, layer by layer. Enough for the kernels to compute rather than to read.
@@ -41,7 +42,7 @@ pub struct ScratchCost {
 
 /// Size of one buffer in bytes: `fixed + per_row * rows + per_block_row * rows of a block`.
 #[derive(Clone, Copy)]
-struct Need {
+pub(crate) struct Need {
     fixed: usize,
     per_row: usize,
     per_block_row: usize,
@@ -49,6 +50,15 @@ struct Need {
 
 impl Need {
     const NONE: Self = Self { fixed: 0, per_row: 0, per_block_row: 0 };
+
+    pub fn fixed(bytes: usize) -> Self {
+        Self { fixed: bytes, ..Self::NONE }
+    }
+
+    /// For this many rows at any time, whatever a block has.
+    pub fn of_rows(self, rows: usize) -> Self {
+        Self::fixed(self.per_block_row * rows)
+    }
 
     fn rows(bytes_per_row: usize) -> Self {
         Self { per_row: bytes_per_row, ..Self::NONE }
@@ -77,6 +87,7 @@ struct Needs {
     cosines: Need,
     sines: Need,
     attention: Need,
+    latent: Option<LatentNeeds>,
     router: Need,
     guess: Need,
     gathered: [Need; 2],
@@ -89,8 +100,16 @@ struct Needs {
 impl Needs {
     fn of(spec: &ModelSpec, logit_rows: usize, threads: usize) -> Self {
         let shapes = || spec.layers.iter().map(|layer| layer.attention.shape());
-        let query = shapes().map(|shape| shape.query_row_len()).max().unwrap_or(0);
-        let kv = shapes().map(|shape| shape.kv_row_len()).max().unwrap_or(0);
+        let (mut query, mut kv, mut result) = (0, 0, 0);
+        for layer in &spec.layers {
+            match &layer.attention {
+                AttentionKind::Grouped(grouped) => {
+                    query = query.max(grouped.shape.query_row_len());
+                    kv = kv.max(grouped.shape.kv_row_len());
+                }
+                AttentionKind::Latent(latent) => result = result.max(latent.result_len()),
+            }
+        }
         let attention_scratch =
             shapes().map(|shape| shape.scratch_len(MANY_ROWS, threads)).max().unwrap_or(0);
         let angles = spec.ropes.iter().map(|rope| rope.dimensions / 2).sum();
@@ -111,7 +130,7 @@ impl Needs {
         let gathered = if top_k == 0 { 0 } else { hidden };
         Self {
             residual: call_floats(hidden),
-            input: Prepared::needs(hidden.max(query)),
+            input: Prepared::needs(hidden.max(query).max(result)),
             query: floats(query),
             key: floats(kv),
             value: floats(kv),
@@ -119,6 +138,7 @@ impl Needs {
             cosines: call_floats(angles),
             sines: call_floats(angles),
             attention: Need { fixed: attention_scratch * size_of::<f32>(), ..Need::NONE },
+            latent: LatentNeeds::of(spec),
             router: floats(experts),
             guess: Need { fixed: gathered * size_of::<f32>(), ..Need::NONE },
             gathered: Prepared::needs(gathered).map(expert_rows),
@@ -145,16 +165,21 @@ impl Needs {
             self.pairs,
             self.logits,
         ];
-        plain.into_iter().chain(self.input).chain(self.gathered).chain(self.inner)
+        let latent = self.latent.into_iter().flat_map(LatentNeeds::all);
+        plain.into_iter().chain(latent).chain(self.input).chain(self.gathered).chain(self.inner)
     }
 }
 
 /// What scratch costs for a model; the planner's formula.
 pub fn scratch_cost(spec: &ModelSpec, logit_rows: usize, threads: usize) -> ScratchCost {
     let needs = Needs::of(spec, logit_rows, threads);
-    // The ledger charges whole pages, so each buffer can take up to one more.
+    // The ledger charges whole pages, so a buffer whose size depends on the rows can take up to one more.
     let page = sys::page_size();
-    let fixed: usize = needs.all().map(|need| need.fixed + page).sum();
+    let fixed = |need: Need| match need.per_row + need.per_block_row {
+        0 => need.fixed.next_multiple_of(page),
+        _ => need.fixed + page,
+    };
+    let fixed: usize = needs.all().map(fixed).sum();
     let per_row: usize = needs.all().map(|need| need.per_row).sum();
     let per_block_row: usize = needs.all().map(|need| need.per_block_row).sum();
     ScratchCost { fixed: fixed as u64, per_row: per_row as u64, per_block_row: per_block_row as u64 }
@@ -167,12 +192,12 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    fn needs(columns: usize) -> [Need; 2] {
+    pub(crate) fn needs(columns: usize) -> [Need; 2] {
         let blocks = columns.div_ceil(STEP_COLUMNS) * size_of::<ActivationBlock>();
         [Need::block_rows(columns * size_of::<f32>()), Need::block_rows(blocks)]
     }
 
-    fn new(ledger: &Ledger, needs: [Need; 2], rows: usize) -> Result<Self, ModelError> {
+    pub(crate) fn new(ledger: &Ledger, needs: [Need; 2], rows: usize) -> Result<Self, ModelError> {
         let [floats, blocks] = needs.map(|need| scratch_buffer(ledger, need, rows));
         Ok(Self { floats: floats?, blocks: blocks? })
     }
@@ -316,6 +341,7 @@ pub struct Scratch {
     pub(crate) cosines: Buffer,
     pub(crate) sines: Buffer,
     pub(crate) attention: Buffer,
+    pub(crate) latent: Option<LatentScratch>,
     /// Router logits [rows, experts].
     pub(crate) router: Buffer,
     /// Hidden state that the next layer's experts are guessed from [hidden].
@@ -330,7 +356,7 @@ pub struct Scratch {
     pub(crate) logits: Buffer,
 }
 
-fn scratch_buffer(ledger: &Ledger, need: Need, rows: usize) -> Result<Buffer, ModelError> {
+pub(crate) fn scratch_buffer(ledger: &Ledger, need: Need, rows: usize) -> Result<Buffer, ModelError> {
     Ok(Buffer::new(ledger, Purpose::Scratch, Bytes(need.at(rows) as u64))?)
 }
 
@@ -354,6 +380,7 @@ impl Scratch {
             cosines: plain(needs.cosines)?,
             sines: plain(needs.sines)?,
             attention: plain(needs.attention)?,
+            latent: needs.latent.map(|needs| LatentScratch::new(ledger, needs)).transpose()?,
             router: plain(needs.router)?,
             guess: plain(needs.guess)?,
             gathered: prepared(needs.gathered)?,

@@ -12,6 +12,8 @@ use coldpress_kernels::{WeightFormat, packed_bytes};
 
 pub use coldpress_kernels::Activation;
 
+use crate::latent::LatentSpec;
+
 /// A dense matrix of the spec, by position in [`ModelSpec::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixHandle(pub(crate) usize);
@@ -25,6 +27,14 @@ pub struct VectorHandle(pub(crate) usize);
 pub enum DenseKind {
     /// Packed rows (see the layout of `coldpress-kernels`), `rows` outputs of `columns` inputs each.
     Matrix {
+        /// Output features.
+        rows: usize,
+        /// Input features.
+        columns: usize,
+    },
+    /// As [`DenseKind::Matrix`], stored in the file with rows and columns exchanged; quantised values are held as f32, because
+    /// their blocks run along the file's rows.
+    Transposed {
         /// Output features.
         rows: usize,
         /// Input features.
@@ -59,10 +69,20 @@ pub struct DenseTensor {
 }
 
 impl DenseTensor {
+    /// Format of the values in memory.
+    pub fn held_format(&self) -> WeightFormat {
+        match self.kind {
+            DenseKind::Transposed { .. } if self.format.is_quantized() => WeightFormat::F32,
+            _ => self.format,
+        }
+    }
+
     /// Bytes the tensor takes in memory.
     pub fn resident_bytes(&self) -> usize {
         match self.kind {
-            DenseKind::Matrix { rows, columns } => packed_bytes(self.format, rows, columns),
+            DenseKind::Matrix { rows, columns } | DenseKind::Transposed { rows, columns } => {
+                packed_bytes(self.held_format(), rows, columns)
+            }
             DenseKind::Vector { length } => length * size_of::<f32>(),
         }
     }
@@ -144,18 +164,40 @@ pub struct QueryKeyNorm {
 pub enum AttentionKind {
     /// Grouped queries over cached keys and values (`attend.rs`).
     Grouped(AttentionSpec),
+    /// One compressed row per position for all heads (`latent.rs`).
+    Latent(LatentSpec),
+}
+
+/// Elements that one position takes in the cache of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheRow {
+    /// Elements of the keys.
+    pub keys: usize,
+    /// Elements of the values; 0 where values are the first elements of the keys.
+    pub values: usize,
+}
+
+impl From<usize> for CacheRow {
+    fn from(elements: usize) -> Self {
+        Self { keys: elements, values: elements }
+    }
 }
 
 impl AttentionKind {
     /// Heads of the layer and their size.
     pub fn shape(&self) -> AttentionShape {
-        let Self::Grouped(spec) = self;
-        spec.shape
+        match self {
+            Self::Grouped(spec) => spec.shape,
+            Self::Latent(spec) => spec.shape(),
+        }
     }
 
-    /// Elements of a key row and of a value row of one position in the cache.
-    pub fn kv_row_len(&self) -> usize {
-        self.shape().kv_row_len()
+    /// What one position takes in the cache.
+    pub fn cache_row(&self) -> CacheRow {
+        match self {
+            Self::Grouped(spec) => spec.shape.kv_row_len().into(),
+            Self::Latent(spec) => CacheRow { keys: spec.row_len(), values: 0 },
+        }
     }
 }
 
@@ -225,6 +267,26 @@ pub enum Renormalize {
     SumPlus(f32),
 }
 
+/// What stands for a group of experts when groups are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupScore {
+    /// The best score in it.
+    Best,
+    /// The sum of its two best scores, with the bias for the choice.
+    SumOfBestTwo,
+}
+
+/// Experts in groups of equal size, of which the best are chosen before any expert is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouterGroups {
+    /// Groups, at most 64.
+    pub count: usize,
+    /// Groups whose experts may be chosen.
+    pub kept: usize,
+    /// How groups are compared.
+    pub score: GroupScore,
+}
+
 /// Chooses the `top_k` experts with the best scores and weights them; see `route.rs`.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterSpec {
@@ -238,6 +300,8 @@ pub struct RouterSpec {
     pub scores: RouterScores,
     /// Added to the scores for the choice alone, not in the weights.
     pub choice_bias: Option<VectorHandle>,
+    /// Which groups of experts are considered, if not all.
+    pub groups: Option<RouterGroups>,
     /// From the scores of the chosen experts to their weights.
     pub renormalize: Renormalize,
     /// Factor on the weights.

@@ -4,7 +4,7 @@
 //! weights plus one piece. The bytes are pinned: nothing ever evicts them.
 
 use coldpress_kernels::blocks::{dequantize, to_little_endian};
-use coldpress_kernels::{MatrixRef, WeightFormat, pack_rows, packed_group_bytes};
+use coldpress_kernels::{MatrixRef, WeightFormat, pack_column, pack_rows, packed_group_bytes};
 use coldpress_memory::{Buffer, Bytes, Ledger, Purpose};
 
 use crate::error::ModelError;
@@ -80,11 +80,12 @@ impl DenseWeights {
     /// A packed matrix.
     pub fn matrix(&self, handle: MatrixHandle) -> MatrixRef<'_> {
         let tensor = &self.tensors[handle.0];
-        let DenseKind::Matrix { rows, columns } = tensor.kind else {
+        let (DenseKind::Matrix { rows, columns } | DenseKind::Transposed { rows, columns }) = tensor.kind
+        else {
             panic!("{} is a vector, its handle says matrix", tensor.name);
         };
         let bytes = &self.buffer().as_bytes()[tensor.place.clone()];
-        MatrixRef::new(tensor.format, rows, columns, bytes)
+        MatrixRef::new(tensor.held_format(), rows, columns, bytes)
             .expect("the place of a matrix has its packed length")
     }
 
@@ -100,7 +101,7 @@ impl DenseWeights {
 struct Filling<'a> {
     tensor: &'a DenseTensor,
     place: &'a mut [u8],
-    /// Bytes of the place that are filled.
+    /// What is filled: bytes of the place, or columns of a transposed matrix.
     at: usize,
 }
 
@@ -113,6 +114,23 @@ impl Filling<'_> {
                 let bytes = rows.div_ceil(GROUP_ROWS) * packed_group_bytes(format, columns);
                 pack_rows(format, rows, columns, piece, &mut self.place[self.at..self.at + bytes]);
                 self.at += bytes;
+            }
+            DenseKind::Transposed { rows, columns } => {
+                if self.at == 0 {
+                    self.place.fill(0);
+                }
+                let held = self.tensor.held_format();
+                let mut values = vec![0f32; if held == format { 0 } else { rows }];
+                for row in piece.chunks_exact(format.row_bytes(rows)) {
+                    let row = if held == format {
+                        row
+                    } else {
+                        dequantize(format, row, &mut values);
+                        bytemuck::cast_slice(&values)
+                    };
+                    pack_column(held, rows, columns, self.at, row, self.place);
+                    self.at += 1;
+                }
             }
             DenseKind::Vector { .. } => {
                 let values = elements(format, piece.len());
@@ -132,6 +150,7 @@ impl Filling<'_> {
 fn piece_shape(tensor: &DenseTensor) -> (usize, usize) {
     match tensor.kind {
         DenseKind::Matrix { columns, .. } => (tensor.format.row_bytes(columns), GROUP_ROWS),
+        DenseKind::Transposed { rows, .. } => (tensor.format.row_bytes(rows), 1),
         DenseKind::Vector { .. } => (tensor.format.block_bytes(), 1),
     }
 }
@@ -144,4 +163,51 @@ pub fn largest_piece(spec: &ModelSpec) -> usize {
 
 fn elements(format: WeightFormat, bytes: usize) -> usize {
     bytes / format.block_bytes() * format.block_elements()
+}
+
+#[cfg(test)]
+mod tests {
+    use coldpress_kernels::blocks::quantize;
+    use coldpress_kernels::unpack_row;
+
+    use super::*;
+
+    /// Columns of the source become rows, whatever the format and the pieces.
+    #[test]
+    fn a_transposed_matrix_has_the_values_of_the_source() {
+        let (rows, columns) = (64, 5);
+        let values: Vec<f32> = (0..rows * columns).map(|at| ((at * 37) % 101) as f32 / 16.0 - 3.0).collect();
+        for format in
+            [WeightFormat::F32, WeightFormat::F16, WeightFormat::BF16, WeightFormat::Q8_0, WeightFormat::Q4_0]
+        {
+            let mut source = vec![0; columns * format.row_bytes(rows)];
+            quantize(format, &values, &mut source).expect("a format that is written");
+            let mut exact = vec![0f32; values.len()];
+            dequantize(format, &source, &mut exact);
+            let kind = DenseKind::Transposed { rows, columns };
+            let mut tensor = DenseTensor {
+                name: "a tensor".to_owned(),
+                format,
+                kind,
+                file: 0,
+                offset: 0,
+                byte_len: source.len() as u64,
+                offset_added: 0.0,
+                place: 0..0,
+            };
+            tensor.place.end = tensor.resident_bytes();
+            let mut place = vec![255; tensor.place.end];
+            let (row_bytes, _) = piece_shape(&tensor);
+            let mut filling = Filling { tensor: &tensor, place: &mut place, at: 0 };
+            filling.take(&source[..2 * row_bytes]);
+            filling.take(&source[2 * row_bytes..]);
+            let matrix = MatrixRef::new(tensor.held_format(), rows, columns, &place).expect("its length");
+            for row in 0..rows {
+                let mut found = vec![0f32; columns];
+                unpack_row(&matrix, row, &mut found);
+                let wanted: Vec<f32> = (0..columns).map(|column| exact[column * rows + row]).collect();
+                assert_eq!(found, wanted, "{format} row {row}");
+            }
+        }
+    }
 }

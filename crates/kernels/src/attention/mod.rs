@@ -27,6 +27,8 @@ pub const PAGE_POSITIONS: usize = 64;
 /// Keys of a block: scores of one block are in memory at a time. A page is a block, so that keys and values of a
 /// block lie together wherever the page is.
 const BLOCK_KEYS: usize = PAGE_POSITIONS;
+/// Most query heads of a part: enough to pay for unpacking a block of keys even with a single row.
+const PART_HEADS: usize = 16;
 /// Keys of a span: the unit that may run on a thread of its own.
 const SPAN_KEYS: usize = 8 * BLOCK_KEYS;
 
@@ -126,6 +128,16 @@ impl AttentionShape {
     /// Query heads per KV head.
     const fn group(&self) -> usize {
         self.heads / self.kv_heads
+    }
+
+    /// Parts that the query heads of a KV head are dealt out in, so that few KV heads keep many threads busy.
+    const fn parts(&self) -> usize {
+        self.group().div_ceil(PART_HEADS)
+    }
+
+    /// Query heads of a part; the last one may have fewer.
+    const fn part_heads(&self) -> usize {
+        self.group().div_ceil(self.parts())
     }
 }
 

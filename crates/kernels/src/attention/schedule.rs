@@ -1,8 +1,8 @@
 //! Which thread computes what, and in which part of the scratch memory.
 //!
-//! Many rows: a chunk is a KV head and a block of rows, and goes through its spans alone. Few rows (decode):
-//! there are too few such chunks, so the spans of a KV head are chunks too; their states are merged after
-//! every wave of spans. Both ways call the same functions in the same order for every query.
+//! Many rows: a chunk is a part of the heads of a KV head and a block of rows, and goes through its spans alone. Few
+//! rows (decode): there are too few such chunks, so the spans of a part are chunks too; their states are merged
+//! after every wave of spans. Both ways call the same functions in the same order for every query.
 #![allow(unsafe_code)]
 
 use coldpress_workers::Team;
@@ -16,34 +16,46 @@ use crate::vector::spans::SharedSlice;
 
 /// Query vectors of a chunk: enough to pay for unpacking a block of keys, few enough for the level 2 cache.
 const UNIT_VECTORS: usize = 128;
-/// Query vectors per KV head up to which spans run side by side.
+/// Query vectors per part up to which spans run side by side.
 const SPLIT_VECTORS: usize = 32;
 /// Chunks per thread in one region.
 const CHUNKS_PER_THREAD: usize = 8;
 
 /// Most rows of one chunk.
 fn unit_rows(shape: &AttentionShape) -> usize {
-    (UNIT_VECTORS / shape.group()).max(1)
+    (UNIT_VECTORS / shape.part_heads()).max(1)
 }
 
 /// Most rows of a call whose spans run side by side.
 fn split_rows(shape: &AttentionShape) -> usize {
-    (SPLIT_VECTORS / shape.group()).max(1)
+    (SPLIT_VECTORS / shape.part_heads()).max(1)
 }
 
-/// Spans of a KV head in one wave.
+/// Parts of all KV heads.
+fn all_parts(shape: &AttentionShape) -> usize {
+    shape.kv_heads * shape.parts()
+}
+
+/// The unit of part number `part` of all.
+fn unit(shape: &AttentionShape, part: usize, first_row: usize, end_row: usize) -> Unit {
+    let first_head = part % shape.parts() * shape.part_heads();
+    let heads = shape.part_heads().min(shape.group() - first_head);
+    Unit { kv_head: part / shape.parts(), first_head, heads, first_row, end_row }
+}
+
+/// Spans of a part in one wave.
 fn wave_spans(shape: &AttentionShape, threads: usize) -> usize {
-    (CHUNKS_PER_THREAD * threads).div_ceil(shape.kv_heads)
+    (CHUNKS_PER_THREAD * threads).div_ceil(all_parts(shape))
 }
 
 /// See [`AttentionShape::scratch_len`].
 pub(super) fn scratch_len(shape: &AttentionShape, rows: usize, threads: usize) -> usize {
     let row_vectors = shape.head_dim.div_ceil(LANES);
-    let vectors = rows.min(unit_rows(shape)) * shape.group();
-    let split_vectors = rows.min(split_rows(shape)) * shape.group();
+    let vectors = rows.min(unit_rows(shape)) * shape.part_heads();
+    let split_vectors = rows.min(split_rows(shape)) * shape.part_heads();
     let direct_states = 2 * threads * state_len(vectors, row_vectors);
     let split_states =
-        shape.kv_heads * (wave_spans(shape, threads) + 1) * state_len(split_vectors, row_vectors);
+        all_parts(shape) * (wave_spans(shape, threads) + 1) * state_len(split_vectors, row_vectors);
     let alignment = LANES - 1;
     threads * work_len(vectors, row_vectors) + direct_states.max(split_states) + alignment
 }
@@ -77,10 +89,11 @@ fn write_out(
     state: &mut [f32],
     out: &SharedSlice<'_, f32>,
 ) {
-    let width = problem.shape.group() * problem.shape.head_dim;
+    let head_dim = problem.shape.head_dim;
+    let width = unit.heads * head_dim;
     for row in unit.rows() {
-        let start = row * problem.shape.query_row_len() + unit.kv_head * width;
-        // SAFETY: a row and KV head is in one unit only, and each unit is written by one chunk.
+        let start = row * problem.shape.query_row_len() + unit.query_head(problem) * head_dim;
+        // SAFETY: a row and query head is in one unit only, and each unit is written by one chunk.
         let part = unsafe { out.part(start..start + width) };
         finish(kernels, problem, unit, state, row, part);
     }
@@ -96,23 +109,23 @@ fn run_row_blocks(
 ) {
     let shape = &problem.shape;
     let row_vectors = problem.row_vectors();
-    let fair_share = (rows * shape.kv_heads).div_ceil(CHUNKS_PER_THREAD * team.threads());
+    let parts = all_parts(shape);
+    let fair_share = (rows * parts).div_ceil(CHUNKS_PER_THREAD * team.threads());
     let block_rows = fair_share.clamp(1, unit_rows(shape).min(rows));
     let blocks = rows.div_ceil(block_rows);
-    let vectors = block_rows * shape.group();
+    let vectors = block_rows * shape.part_heads();
     let (work_len, state_len) = (work_len(vectors, row_vectors), state_len(vectors, row_vectors));
     let worker_len = work_len + 2 * state_len;
     let (scratch, out) = (SharedSlice::new(scratch), SharedSlice::new(out));
-    team.for_each_chunk(blocks * shape.kv_heads, |chunk, worker| {
+    team.for_each_chunk(blocks * parts, |chunk, worker| {
         // The last rows see the most keys: they go first, so that no thread starts a long chunk at the end.
-        let first_row = (blocks - 1 - chunk / shape.kv_heads) * block_rows;
-        let unit =
-            Unit { kv_head: chunk % shape.kv_heads, first_row, end_row: rows.min(first_row + block_rows) };
+        let first_row = (blocks - 1 - chunk / parts) * block_rows;
+        let unit = unit(shape, chunk % parts, first_row, rows.min(first_row + block_rows));
         // SAFETY: a worker index is held by one thread at a time.
         let memory = unsafe { scratch.part(worker * worker_len..(worker + 1) * worker_len) };
         let (work, states) = memory.split_at_mut(work_len);
         let (state, total) = states.split_at_mut(state_len);
-        State::new(total, unit.vectors(problem), row_vectors).clear();
+        State::new(total, unit.vectors(), row_vectors).clear();
         for span in problem.spans(&unit.rows()) {
             attend_span(kernels, problem, &unit, span, work, state);
             merge(kernels, problem, &unit, span, state, total);
@@ -129,13 +142,13 @@ fn run_spans(
     out: &mut [f32],
     scratch: &mut [f32],
 ) {
-    let kv_heads = problem.shape.kv_heads;
+    let parts = all_parts(&problem.shape);
     let row_vectors = problem.row_vectors();
-    let vectors = rows * problem.shape.group();
+    let vectors = rows * problem.shape.part_heads();
     let (work_len, state_len) = (work_len(vectors, row_vectors), state_len(vectors, row_vectors));
-    let unit = |kv_head| Unit { kv_head, first_row: 0, end_row: rows };
+    let unit = |part| unit(&problem.shape, part, 0, rows);
     let (work, states) = scratch.split_at_mut(team.threads() * work_len);
-    let (totals, states) = states.split_at_mut(kv_heads * state_len);
+    let (totals, states) = states.split_at_mut(parts * state_len);
     for total in totals.chunks_exact_mut(state_len) {
         State::new(total, vectors, row_vectors).clear();
     }
@@ -146,35 +159,28 @@ fn run_spans(
     let wave_spans = wave_spans(&problem.shape, team.threads());
     for first_span in spans.clone().step_by(wave_spans) {
         let count = wave_spans.min(spans.end - first_span);
-        team.for_each_chunk(count * kv_heads, |chunk, worker| {
+        team.for_each_chunk(count * parts, |chunk, worker| {
             // SAFETY: a worker index is held by one thread at a time.
             let work = unsafe { work.part(worker * work_len..(worker + 1) * work_len) };
             // SAFETY: each chunk has a state of its own, and no other region runs meanwhile.
             let state = unsafe { states.part(chunk * state_len..(chunk + 1) * state_len) };
-            attend_span(
-                kernels,
-                problem,
-                &unit(chunk % kv_heads),
-                first_span + chunk / kv_heads,
-                work,
-                state,
-            );
+            attend_span(kernels, problem, &unit(chunk % parts), first_span + chunk / parts, work, state);
         });
-        team.for_each_chunk(kv_heads, |kv_head, _| {
+        team.for_each_chunk(parts, |part, _| {
             // SAFETY: each chunk has a total of its own.
-            let total = unsafe { totals.part(kv_head * state_len..(kv_head + 1) * state_len) };
+            let total = unsafe { totals.part(part * state_len..(part + 1) * state_len) };
             for span in 0..count {
-                let start = (span * kv_heads + kv_head) * state_len;
-                // SAFETY: states of one KV head are read by one chunk only.
+                let start = (span * parts + part) * state_len;
+                // SAFETY: states of one part are read by one chunk only.
                 let state = unsafe { states.part(start..start + state_len) };
-                merge(kernels, problem, &unit(kv_head), first_span + span, state, total);
+                merge(kernels, problem, &unit(part), first_span + span, state, total);
             }
         });
     }
     let out = SharedSlice::new(out);
-    for kv_head in 0..kv_heads {
+    for part in 0..parts {
         // SAFETY: no region runs any more.
-        let total = unsafe { totals.part(kv_head * state_len..(kv_head + 1) * state_len) };
-        write_out(kernels, problem, &unit(kv_head), total, &out);
+        let total = unsafe { totals.part(part * state_len..(part + 1) * state_len) };
+        write_out(kernels, problem, &unit(part), total, &out);
     }
 }

@@ -57,10 +57,13 @@ fn intersection(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
     a.start.max(b.start)..a.end.min(b.end)
 }
 
-/// The query vectors of some rows that share a KV head, row by row.
+/// The query vectors of some rows and some of the heads that share a KV head, row by row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unit {
     pub(super) kv_head: usize,
+    /// The heads, counted from the first that has this KV head.
+    pub(super) first_head: usize,
+    pub(super) heads: usize,
     pub(super) first_row: usize,
     pub(super) end_row: usize,
 }
@@ -71,20 +74,25 @@ impl Unit {
     }
 
     #[inline(always)]
-    pub(super) fn vectors(&self, problem: &Problem<'_>) -> usize {
-        (self.end_row - self.first_row) * problem.shape.group()
+    pub(super) fn vectors(&self) -> usize {
+        (self.end_row - self.first_row) * self.heads
     }
 
     /// Row of a query vector.
     #[inline(always)]
-    pub(super) fn row(&self, problem: &Problem<'_>, vector: usize) -> usize {
-        self.first_row + vector / problem.shape.group()
+    pub(super) fn row(&self, vector: usize) -> usize {
+        self.first_row + vector / self.heads
+    }
+
+    /// Number of its first head among all query heads.
+    #[inline(always)]
+    pub(super) fn query_head(&self, problem: &Problem<'_>) -> usize {
+        self.kv_head * problem.shape.group() + self.first_head
     }
 
     #[inline(always)]
     fn query<'a>(&self, problem: &Problem<'a>, vector: usize) -> &'a [f32] {
-        let group = problem.shape.group();
-        let head = self.row(problem, vector) * problem.shape.heads + self.kv_head * group + vector % group;
+        let head = self.row(vector) * problem.shape.heads + self.query_head(problem) + vector % self.heads;
         &problem.query[head * problem.shape.head_dim..(head + 1) * problem.shape.head_dim]
     }
 }
@@ -177,7 +185,7 @@ impl Step<'_> {
     /// Keys of the block that a query vector sees, counted from the block's first.
     #[inline(always)]
     fn visible(&self, vector: usize) -> (usize, usize) {
-        let visible = self.problem.visible(self.unit.row(self.problem, vector));
+        let visible = self.problem.visible(self.unit.row(vector));
         (visible.start.saturating_sub(self.position), (visible.end - self.position).min(BLOCK_KEYS))
     }
 }
@@ -339,8 +347,8 @@ fn attend<S: Simd, E: CacheElement, const Q: usize, const K: usize, const V: usi
     work: &mut [f32],
     state: &mut [f32],
 ) {
-    let (group, row_vectors) = (problem.shape.group(), problem.row_vectors());
-    let vectors = unit.vectors(problem);
+    let row_vectors = problem.row_vectors();
+    let vectors = unit.vectors();
     let mut work = Work::new(work, vectors, row_vectors);
     let mut state = State::new(state, vectors, row_vectors);
     state.clear();
@@ -357,8 +365,8 @@ fn attend<S: Simd, E: CacheElement, const Q: usize, const K: usize, const V: usi
         let (keys, values) = head_rows(problem, pool, unit.kv_head, position / BLOCK_KEYS);
         pack_keys(s, keys, count, work.keys);
         pack_values(s, values, count, work.values);
-        let first_vector = (first_row - unit.first_row) * group;
-        let end_vector = (end_row - unit.first_row) * group;
+        let first_vector = (first_row - unit.first_row) * unit.heads;
+        let end_vector = (end_row - unit.first_row) * unit.heads;
         let step = Step { problem, unit, position, count, first_vector, end_vector };
         attend_block::<S, Q, K, V>(s, step, &mut work, &mut state);
         position += BLOCK_KEYS;

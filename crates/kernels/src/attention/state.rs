@@ -60,12 +60,12 @@ fn merge_body<S: Simd>(
     from: &mut [f32],
     into: &mut [f32],
 ) {
-    let (vectors, row_vectors) = (unit.vectors(problem), problem.row_vectors());
+    let (vectors, row_vectors) = (unit.vectors(), problem.row_vectors());
     let from = State::new(from, vectors, row_vectors);
     let into = State::new(into, vectors, row_vectors);
     for vector in 0..vectors {
         // A span without keys for this query leaves no trace, not even in the sign of a zero.
-        if problem.visible_in_span(unit.row(problem, vector), span).is_empty() {
+        if problem.visible_in_span(unit.row(vector), span).is_empty() {
             continue;
         }
         let (a, b) = (into.maxima[vector], from.maxima[vector]);
@@ -90,14 +90,13 @@ fn finish_body<S: Simd>(
     row: usize,
     out: &mut [f32],
 ) {
-    let (group, head_dim, row_vectors) =
-        (problem.shape.group(), problem.shape.head_dim, problem.row_vectors());
-    let state = State::new(state, unit.vectors(problem), row_vectors);
+    let (head_dim, row_vectors) = (problem.shape.head_dim, problem.row_vectors());
+    let state = State::new(state, unit.vectors(), row_vectors);
     for (member, out) in out.chunks_exact_mut(head_dim).enumerate() {
-        let vector = (row - unit.first_row) * group + member;
+        let vector = (row - unit.first_row) * unit.heads + member;
         let (mut sum, mut factor) = (state.sums[vector], 1.0);
         if let Some(sinks) = problem.sinks {
-            let sink = sinks[unit.kv_head * group + member];
+            let sink = sinks[unit.query_head(problem) + member];
             let maximum = state.maxima[vector];
             let largest = if sink > maximum { sink } else { maximum };
             factor = exp_of(s, maximum - largest);

@@ -22,7 +22,7 @@ mod unpack;
 use crate::blocks::STEP_COLUMNS;
 use crate::{KernelError, WeightFormat};
 
-pub use pack::{pack_group, pack_rows};
+pub use pack::{pack_column, pack_group, pack_rows};
 pub(crate) use unpack::read_lane;
 pub use unpack::unpack_row;
 

@@ -44,6 +44,29 @@ pub fn pack_rows(format: WeightFormat, rows: usize, columns: usize, source: &[u8
     }
 }
 
+/// Writes column `column` of a packed matrix of float elements from its `rows` values.
+///
+/// # Panics
+/// When the format has blocks, or a length or number does not fit.
+pub fn pack_column(
+    format: WeightFormat,
+    rows: usize,
+    columns: usize,
+    column: usize,
+    source: &[u8],
+    out: &mut [u8],
+) {
+    assert!(!format.is_quantized(), "{format} has blocks along its rows, which columns cut");
+    assert!(column < columns, "column {column} of {columns}");
+    let element = format.block_bytes();
+    assert_eq!(source.len(), rows * element, "{format}: length of a column");
+    assert_eq!(out.len(), packed_bytes(format, rows, columns), "{format}: length of the packed matrix");
+    let groups = out.chunks_exact_mut(packed_group_bytes(format, columns));
+    for (lanes, group) in source.chunks(GROUP_ROWS * element).zip(groups) {
+        group[column * GROUP_ROWS * element..][..lanes.len()].copy_from_slice(lanes);
+    }
+}
+
 fn interleave_elements<const BYTES: usize>(row_bytes: usize, source_rows: &[u8], out: &mut [u8]) {
     for (lane, row) in source_rows.chunks_exact(row_bytes).enumerate() {
         for (element, column) in row.chunks_exact(BYTES).zip(out.chunks_exact_mut(GROUP_ROWS * BYTES)) {

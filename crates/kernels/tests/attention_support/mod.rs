@@ -23,6 +23,8 @@ pub struct Case {
     pub pages: Vec<u32>,
     pub window: Option<usize>,
     pub sinks: Option<Vec<f32>>,
+    /// Whether values are read where keys are.
+    pub shared: bool,
 }
 
 /// The kernels of every instruction set of this machine; scalar is the first.
@@ -58,7 +60,18 @@ impl Case {
         let query = noise(rows * shape.query_row_len(), 1).into_iter().map(|x| 4.0 * x).collect();
         let (keys, values) = (noise(cached, 2), noise(cached, 3));
         let pages = (0..(first_position + rows).div_ceil(PAGE_POSITIONS) as u32).collect();
-        Case { shape, first_position, query, keys, values, half: true, pages, window: None, sinks: None }
+        Case {
+            shape,
+            first_position,
+            query,
+            keys,
+            values,
+            half: true,
+            pages,
+            window: None,
+            sinks: None,
+            shared: false,
+        }
     }
 
     /// Pages in an order that the seed decides, with free pages between them.
@@ -89,6 +102,9 @@ impl Case {
     }
 
     fn values_offset(&self) -> usize {
+        if self.shared {
+            return self.keys_offset();
+        }
         self.keys_offset() + PAGE_POSITIONS * self.shape.kv_row_len()
     }
 
@@ -98,6 +114,13 @@ impl Case {
 
     pub fn single(mut self) -> Case {
         self.half = false;
+        self
+    }
+
+    /// Values are the keys, as in latent attention.
+    pub fn values_in_keys(mut self) -> Case {
+        self.values.clone_from(&self.keys);
+        self.shared = true;
         self
     }
 

@@ -310,6 +310,7 @@ pub(super) fn moe(
         }),
     };
     let Recipe { scores, renormalize, .. } = recipe;
-    let router = RouterSpec { weight, experts, top_k, scores, choice_bias, renormalize, scale: 1.0 };
+    let router =
+        RouterSpec { weight, experts, top_k, scores, choice_bias, groups: None, renormalize, scale: 1.0 };
     Ok(FeedForwardSpec::Moe(MoeSpec { store_layer, width, router, shared }))
 }

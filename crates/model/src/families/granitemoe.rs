@@ -48,8 +48,9 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
         blocks::moe(builder, layer, hidden, options)
     })?;
     for layer in &mut layers {
-        let AttentionKind::Grouped(attention) = &mut layer.attention;
-        attention.scale = attention_scale;
+        if let AttentionKind::Grouped(attention) = &mut layer.attention {
+            attention.scale = attention_scale;
+        }
     }
     Ok(Outline { frame, ropes: vec![rope], layers })
 }

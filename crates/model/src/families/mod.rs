@@ -11,6 +11,7 @@ use crate::names::HuggingFace;
 use crate::spec::{LayerSpec, ModelSpec, RopeSpec};
 
 mod blocks;
+mod deepseek2;
 mod ernie4_5_moe;
 mod gemma3;
 mod granitemoe;
@@ -24,6 +25,7 @@ mod qwen2moe;
 mod qwen3;
 mod qwen3moe;
 mod rope;
+mod yarn;
 
 pub use kv_types::{allowed_kv_types, check_kv_type};
 
@@ -39,6 +41,7 @@ struct Family {
 
 /// Every family that is computed.
 const FAMILIES: &[Family] = &[
+    deepseek2::FAMILY,
     ernie4_5_moe::FAMILY,
     gemma3::FAMILY,
     granitemoe::FAMILY,
