@@ -14,6 +14,7 @@ mod conversations_share_the_kv_cache;
 mod doctor_judges_any_machine;
 mod every_pair_of_settings_gives_the_same_bits;
 mod hugging_face_folders_agree_with_transformers;
+mod llama4_agrees_with_transformers;
 mod logits_agree_with_transformers;
 mod logits_do_not_depend_on_budget;
 mod long_prompts_read_each_expert_once;

@@ -18,7 +18,7 @@ use serde_json::json;
 const BOUND: f32 = 2e-5;
 
 /// Folder, name of the GGUF file with the same weights rounded to F16.
-const MIXTURES: [(&str, Option<&str>); 11] = [
+const MIXTURES: [(&str, Option<&str>); 14] = [
     ("qwen3_moe", Some("qwen3moe")),
     ("qwen2_moe", Some("qwen2moe")),
     ("mixtral", Some("mixtral")),
@@ -30,6 +30,9 @@ const MIXTURES: [(&str, Option<&str>); 11] = [
     ("deepseek_v2", None),
     ("deepseek_v3", Some("deepseek2")),
     ("glm4_moe_lite", Some("glm4moe-lite")),
+    ("glm4_moe", Some("glm4moe")),
+    ("minimax_m2", Some("minimax-m2")),
+    ("mimo_v2_flash", Some("mimo2")),
 ];
 
 const DENSE: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
@@ -224,6 +227,16 @@ const NUMBERS: &[(&str, &[(&str, f64)])] = &[
         ],
     ),
     (
+        "glm4_moe",
+        &[
+            ("rms_norm_eps", 1e-2),
+            ("/rope_parameters/rope_theta", 500.0),
+            ("/rope_parameters/partial_rotary_factor", 0.25),
+            ("routed_scaling_factor", 1.0),
+            ("num_experts_per_tok", 3.0),
+        ],
+    ),
+    (
         "deepseek_v3",
         &[
             ("/rope_parameters/mscale_all_dim", 0.5),
@@ -237,6 +250,21 @@ const NUMBERS: &[(&str, &[(&str, f64)])] = &[
     (
         "glm4_moe_lite",
         &[("/rope_parameters/rope_theta", 500.0), ("routed_scaling_factor", 1.0), ("rms_norm_eps", 1e-2)],
+    ),
+    (
+        "minimax_m2",
+        &[("rms_norm_eps", 1e-2), ("/rope_parameters/rope_theta", 500.0), ("num_experts_per_tok", 3.0)],
+    ),
+    (
+        "mimo_v2_flash",
+        &[
+            ("attention_value_scale", 1.0),
+            ("sliding_window", 7.0),
+            ("sliding_window", 9.0),
+            ("/rope_parameters/full_attention/rope_theta", 500.0),
+            ("/rope_parameters/sliding_attention/rope_theta", 500.0),
+            ("routed_scaling_factor", 2.0),
+        ],
     ),
     (
         "llama",
@@ -275,17 +303,76 @@ fn every_number_of_a_configuration_counts() {
 /// A window of `w` positions is the same as none for texts of `w`, and is not for one more.
 #[test]
 fn a_window_begins_where_it_says() {
-    let reference = Reference::open("gemma3").expect("a fixture");
-    let mut checkpoint = Checkpoint::read(&reference.folder);
-    let window = 16;
-    let mut with_window = |window: u64, count: usize| {
-        checkpoint.config["sliding_window"] = window.into();
-        bits(&logits_of(checkpoint.write().path(), &exact(), &reference.ids[..count]))
-    };
-    for (count, same) in [(window - 1, true), (window, true), (window + 1, false)] {
-        let narrow = with_window(window as u64, count);
-        assert_eq!(narrow == with_window(200, count), same, "{count} tokens with a window of {window}");
+    for name in ["gemma3", "mimo_v2_flash"] {
+        let Some(reference) = Reference::open(name) else { continue };
+        let mut checkpoint = Checkpoint::read(&reference.folder);
+        let window = 16;
+        let mut with_window = |window: u64, count: usize| {
+            checkpoint.config["sliding_window"] = window.into();
+            bits(&logits_of(checkpoint.write().path(), &exact(), &reference.ids[..count]))
+        };
+        for (count, same) in [(window - 1, true), (window, true), (window + 1, false)] {
+            let narrow = with_window(window as u64, count);
+            let what = format!("{name}: {count} tokens with a window of {window}");
+            assert_eq!(narrow == with_window(200, count), same, "{what}");
+        }
     }
+}
+
+/// Weights of the chosen experts that are not divided by their sum are other weights.
+#[test]
+fn renormalised_weights_are_a_switch() {
+    for name in ["glm4_moe", "mimo_v2_flash"] {
+        let Some(reference) = Reference::open(name) else { continue };
+        let mut checkpoint = Checkpoint::read(&reference.folder);
+        checkpoint.config["norm_topk_prob"] = false.into();
+        let found =
+            distance(&logits_of(checkpoint.write().path(), &exact(), &reference.ids), &reference.logits);
+        assert!(found > 10.0 * BOUND, "{name}: norm_topk_prob changes logits by {found} only");
+    }
+}
+
+/// The blocks that predict later tokens are in the file and nowhere else: same logits, same memory.
+#[test]
+fn blocks_for_later_tokens_cost_nothing() {
+    let (Some(reference), Some(file)) = (Reference::open("glm4_moe"), shared("oracle/gguf/glm4moe.gguf"))
+    else {
+        return;
+    };
+    let run = |path: &Path| {
+        let plan = coldpress::plan(path, &exact()).expect("a plan").plan;
+        let memory = (plan.dense, plan.kv, plan.scratch, plan.records_total);
+        (bits(&logits_of(path, &exact(), &reference.ids)), memory)
+    };
+    let plain = Checkpoint::read(&reference.folder);
+    let layer = |number: usize| format!("model.layers.{number}.");
+    let mut longer = plain.clone();
+    longer.config["num_nextn_predict_layers"] = 1.into();
+    let block = plain.tensors.iter().filter_map(|tensor| {
+        let name = tensor.name.strip_prefix(&layer(1))?;
+        Some(Tensor { name: layer(2) + name, ..tensor.clone() })
+    });
+    longer.tensors.extend(block);
+    let mut further = plain.tensors[0].clone();
+    further.name = layer(2) + "shared_head.head.weight";
+    longer.tensors.push(further);
+    assert!(
+        run(plain.write().path()) == run(longer.write().path()),
+        "a folder with a block after its layers"
+    );
+    longer.config["num_nextn_predict_layers"] = 0.into();
+    assert!(refusal(&longer).contains("model.layers.2."), "{}", refusal(&longer));
+
+    // Files count these blocks among the layers.
+    let folder = tempfile::tempdir().expect("a folder");
+    let longer = folder.path().join("model.gguf");
+    let keys =
+        [("glm4moe.block_count", Value::Uint32(3)), ("glm4moe.nextn_predict_layers", Value::Uint32(1))];
+    as_gguf::rewrite(&file, &longer, &keys, |name| match name {
+        "output.weight" => Some("blk.2.nextn.shared_head_head.weight".to_owned()),
+        name => name.strip_prefix("blk.1.").map(|rest| format!("blk.2.{rest}")),
+    });
+    assert!(run(&file) == run(&longer), "a file with a block after its layers");
 }
 
 /// What the model refuses to be loaded with.
@@ -323,6 +410,13 @@ fn what_is_not_computed_is_refused_by_key_and_value() {
             json!({ "rope_type": "yarn", "factor": 2.0 }),
             "rope_scaling.rope_type is 'yarn'",
         ),
+        ("glm4_moe", "n_group", json!(2), "n_group is 2, of which 1 are used"),
+        ("glm4_moe", "use_qk_norm", json!(false), "self_attn.k_norm"),
+        ("minimax_m2", "rotary_dim", json!(4), "rotary_dim is 4, but 8 elements are to be rotated"),
+        ("minimax_m2", "scoring_func", json!("softmax"), "scoring_func is string \"softmax\""),
+        ("mimo_v2_flash", "v_head_dim", json!(32), "value heads of 32 with key heads of 24 elements"),
+        ("mimo_v2_flash", "layer_types", json!(["full_attention"]), "layer_types has 1 entries for 2 layers"),
+        ("mimo_v2_flash", "hybrid_layer_pattern", json!([0, 1]), "hybrid_layer_pattern is"),
         ("llama", "mlp_bias", json!(true), "mlp_bias is bool true"),
         ("llama", "tie_word_embeddings", json!("no"), "tie_word_embeddings"),
         ("qwen2", "tie_word_embeddings", json!(false), "lm_head.weight"),
@@ -330,7 +424,7 @@ fn what_is_not_computed_is_refused_by_key_and_value() {
         ("gemma3", "layer_types", json!(["full_attention"]), "layer_types has 1 entries for 7 layers"),
     ];
     for (name, key, value, part) in cases {
-        let reference = Reference::open(name).expect("a fixture");
+        let Some(reference) = Reference::open(name) else { continue };
         let mut checkpoint = Checkpoint::read(&reference.folder);
         checkpoint.config[key] = value;
         let error = refusal(&checkpoint);

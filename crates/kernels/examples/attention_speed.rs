@@ -97,9 +97,19 @@ fn measure_call(kernels: Kernels, shape: AttentionShape, rows: usize, positions:
                 let (out, scratch) = (out.as_mut_slice(), scratch.as_mut_slice());
                 let scale = 1.0 / (shape.head_dim as f32).sqrt();
                 let query = query.as_slice();
-                let (window, sinks) = (None, None);
-                let call =
-                    Attention { shape, query, first_position, cache, scale, window, sinks, out, scratch };
+                let (window, chunk, sinks) = (None, None, None);
+                let call = Attention {
+                    shape,
+                    query,
+                    first_position,
+                    cache,
+                    scale,
+                    window,
+                    chunk,
+                    sinks,
+                    out,
+                    scratch,
+                };
                 attention(team, kernels, call);
             })
         });

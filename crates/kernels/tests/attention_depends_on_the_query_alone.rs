@@ -48,6 +48,7 @@ fn one_head_per_kv_head() {
 #[test]
 fn windows_and_sinks() {
     assert_one_result("window 50", &Case::new((4, 2, 16), 530, 150).window(50).with_sinks());
+    assert_one_result("chunk 200", &Case::new((4, 2, 16), 530, 150).chunk(200));
     assert_one_result("window 700", &Case::new((4, 4, 16), 1000, 80).window(700));
 }
 

@@ -74,6 +74,17 @@ fn with_a_sliding_window() {
 }
 
 #[test]
+fn in_chunks_of_positions() {
+    for chunk in [1, 8, 64, 100, 512, 700] {
+        for (first_position, rows) in [(0, 150), (700, 1), (690, 40)] {
+            let case = Case::new((4, 2, 24), first_position, rows).chunk(chunk);
+            assert_matches(&format!("chunk {chunk} from {first_position}"), &case);
+        }
+    }
+    assert_matches("chunk and window", &Case::new((4, 2, 24), 600, 90).chunk(64).window(40));
+}
+
+#[test]
 fn with_attention_sinks() {
     assert_matches("sinks", &Case::new((6, 3, 64), 0, 70).with_sinks());
     assert_matches("sinks and window", &Case::new((6, 3, 64), 600, 5).with_sinks().window(128));

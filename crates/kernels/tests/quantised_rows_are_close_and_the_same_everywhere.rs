@@ -144,6 +144,7 @@ impl Cached<'_> {
                     cache,
                     scale: 0.2,
                     window: None,
+                    chunk: None,
                     sinks: None,
                     out,
                     scratch: &mut scratch,

@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use coldpress_kernels::attention::{Attention, AttentionShape, attention};
 use coldpress_kernels::vector::{self, RopeRows};
-use coldpress_kernels::{Kernels, MatmulJob, matmul};
+use coldpress_kernels::{MatmulJob, matmul};
 use coldpress_workers::Team;
 
 use crate::forward::{ForwardEngine, Model, Segment};
 use crate::scratch::{Scratch, rows_per_part};
 use crate::spec::{AttentionKind, AttentionSpec, RopePairing, VectorHandle};
+use crate::{query_key, value_heads};
 
 /// Products of a query row, its positions and its width that are computed between two looks at how much memory experts may take.
 const WORK_AT_ONCE: usize = 1 << 28;
@@ -70,13 +71,17 @@ impl Model {
         follow_memory(engine);
 
         let hidden = self.spec.hidden;
-        let query_width = spec.shape.query_row_len();
         let (team, kernels) = (engine.team, engine.kernels);
         let Scratch { input, block_out, .. } = &mut *engine.scratch;
-        input.quantize(team, kernels, rows, query_width);
+        if let Some(values) = spec.values {
+            let wide = input.floats_mut(rows * spec.shape.query_row_len());
+            value_heads::narrow(wide, values.head_dim, spec.shape.head_dim);
+        }
+        let width = spec.shape.heads * spec.value_dim();
+        input.quantize(team, kernels, rows, width);
         let out = &mut block_out.as_mut_slice_of::<f32>()[..rows * hidden];
         let weights = self.weights.matrix(spec.output.weight);
-        matmul(team, kernels, &mut [MatmulJob::new(weights, input.rows(0, rows, query_width), out)]);
+        matmul(team, kernels, &mut [MatmulJob::new(weights, input.rows(0, rows, width), out)]);
         if let Some(bias) = spec.output.bias {
             self.add_bias(team, bias, out);
         }
@@ -99,7 +104,8 @@ impl Model {
         let input = input.rows(0, rows, hidden);
         let query = &mut query.as_mut_slice_of::<f32>()[..rows * spec.shape.query_row_len()];
         let key = &mut key.as_mut_slice_of::<f32>()[..rows * spec.shape.kv_row_len()];
-        let value = &mut value.as_mut_slice_of::<f32>()[..rows * spec.shape.kv_row_len()];
+        let value_width = spec.shape.kv_heads * spec.value_dim();
+        let value = &mut value.as_mut_slice_of::<f32>()[..rows * value_width];
         matmul(
             team,
             kernels,
@@ -113,6 +119,10 @@ impl Model {
             if let Some(bias) = linear.bias {
                 self.add_bias(team, bias, out);
             }
+        }
+        if let Some(values) = spec.values {
+            let wide = &mut engine.scratch.value.as_mut_slice_of::<f32>()[..rows * spec.shape.kv_row_len()];
+            value_heads::widen(wide, values.head_dim, spec.shape.head_dim, values.scale);
         }
     }
 
@@ -135,9 +145,13 @@ impl Model {
         call_rows: usize,
         block: &Range<usize>,
     ) {
-        let rows = block.len();
-        let rope = &self.spec.ropes[spec.rope];
-        let angles = self.angles(spec.rope, call_rows, block);
+        let Some(rope) = spec.rope else { return self.norm_queries_and_keys(engine, spec, block.len()) };
+        let angles = self.angles(rope, call_rows, block);
+        let rope = &self.spec.ropes[rope];
+        let after = spec.norms.is_some_and(|norms| norms.after_rotation);
+        if !after {
+            self.norm_queries_and_keys(engine, spec, block.len());
+        }
         let Scratch { query, key, cosines, sines, .. } = &mut *engine.scratch;
         let table = RopeRows {
             head_dim: spec.shape.head_dim,
@@ -149,26 +163,28 @@ impl Model {
             RopePairing::HalfSplit => vector::rope_half_split,
             RopePairing::Interleaved => vector::rope_interleaved,
         };
-        let AttentionShape { head_dim, heads, kv_heads } = spec.shape;
-        let norms = spec.norms.map(|norms| (norms.query, norms.key)).unzip();
-        let after = spec.norms.is_some_and(|norms| norms.after_rotation);
-        for (buffer, heads, norm) in [(query, heads, norms.0), (key, kv_heads, norms.1)] {
-            let values = &mut buffer.as_mut_slice_of::<f32>()[..rows * heads * head_dim];
-            self.norm_heads(engine.team, engine.kernels, norm.filter(|_| !after), values);
+        let widths = [spec.shape.query_row_len(), spec.shape.kv_row_len()];
+        for (buffer, width) in [query, key].into_iter().zip(widths) {
+            let values = &mut buffer.as_mut_slice_of::<f32>()[..block.len() * width];
             rotate(engine.team, engine.kernels, values, table);
-            self.norm_heads(engine.team, engine.kernels, norm.filter(|_| after), values);
+            if spec.unit_heads {
+                query_key::unit_heads(engine.team, values, spec.shape.head_dim, self.spec.norm_epsilon);
+            }
+        }
+        if after {
+            self.norm_queries_and_keys(engine, spec, block.len());
         }
     }
 
-    fn norm_heads(&self, team: &Team<'_>, kernels: Kernels, norm: Option<VectorHandle>, values: &mut [f32]) {
-        if let Some(norm) = norm {
-            vector::rms_norm_in_place(
-                team,
-                kernels,
-                values,
-                self.weights.vector(norm),
-                self.spec.norm_epsilon,
-            );
+    /// The norms of queries and keys, where the layer has any.
+    fn norm_queries_and_keys(&self, engine: &mut ForwardEngine<'_, '_>, spec: &AttentionSpec, rows: usize) {
+        let Some(norms) = spec.norms else { return };
+        let Scratch { query, key, .. } = &mut *engine.scratch;
+        let widths = [spec.shape.query_row_len(), spec.shape.kv_row_len()];
+        for ((buffer, width), norm) in [query, key].into_iter().zip(widths).zip([norms.query, norms.key]) {
+            let values = &mut buffer.as_mut_slice_of::<f32>()[..rows * width];
+            let weight = self.weights.vector(norm);
+            vector::rms_norm_in_place(engine.team, engine.kernels, values, weight, self.spec.norm_epsilon);
         }
     }
 
@@ -193,6 +209,11 @@ impl Model {
                 continue;
             }
             let rows = part.start - block.start..part.end - block.start;
+            if let Some(temperature) = spec.temperature {
+                let queries = rows.start * query_width..rows.end * query_width;
+                let queries = &mut query.as_mut_slice_of::<f32>()[queries];
+                query_key::temper(temperature, first_position, query_width, queries);
+            }
             let kv = rows.start * kv_width..rows.end * kv_width;
             let keys = &key.as_slice_of::<f32>()[kv.clone()];
             let values = &value.as_slice_of::<f32>()[kv];
@@ -219,7 +240,8 @@ impl Model {
                         first_position,
                         cache: engine.pool.rows(layer, sequence),
                         window: spec.window,
-                        sinks: None,
+                        chunk: spec.chunk,
+                        sinks: spec.sinks.map(|sinks| self.weights.vector(sinks)),
                         scale: spec.scale,
                         out: &mut input.floats_mut(queries.end)[queries],
                         scratch: scratch.as_mut_slice_of::<f32>(),

@@ -97,6 +97,30 @@ impl<'a> SpecBuilder<'a> {
         }
     }
 
+    /// One integer or switch per layer; one for all of them stands for a list.
+    ///
+    /// # Errors
+    /// The list has another length, or something else in it.
+    pub fn per_layer(&self, name: &str, layers: usize) -> Result<Option<Vec<u64>>, ModelError> {
+        let key = self.key(name)?;
+        let list: Option<Vec<u64>> = match self.metadata().get(&key) {
+            None => return Ok(None),
+            Some(Value::Array(Array::Bool(list))) => Some(list.iter().map(|&on| on.into()).collect()),
+            Some(Value::Array(list)) => {
+                list.integers().and_then(|all| all.map(|value| u64::try_from(value).ok()).collect())
+            }
+            Some(_) => {
+                let all = self.metadata().opt_u64(&key)?;
+                return Ok(all.map(|value| vec![value; layers]));
+            }
+        };
+        match list {
+            Some(list) if list.len() == layers => Ok(Some(list)),
+            Some(list) => Err(self.bad(format!("{key} has {} entries for {layers} layers", list.len()))),
+            None => Err(self.bad(format!("{key} is not a list of whole numbers"))),
+        }
+    }
+
     /// A dimension: an integer between 1 and 2^24.
     pub fn dimension(&self, name: &str) -> Result<usize, ModelError> {
         match self.optional_dimension(name)? {
@@ -204,6 +228,13 @@ impl<'a> SpecBuilder<'a> {
     /// Takes a tensor for used that says what another one says.
     pub fn pass_over(&mut self, name: &str) {
         self.used.extend(self.find(name).map(|info| info.name.as_str()));
+    }
+
+    /// Takes all tensors for used whose names in the file begin like this: parts of a checkpoint that are not computed. They
+    /// cost no memory.
+    pub fn pass_over_all(&mut self, beginning: &str) {
+        let all = self.file.tensors().map(|tensor| tensor.name.as_str());
+        self.used.extend(all.filter(|name| name.starts_with(beginning)));
     }
 
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<(&'a TensorInfo, WeightFormat), ModelError> {

@@ -12,7 +12,7 @@ use coldpress_kernels::{GatedJob, MatmulJob, gated, matmul, vector};
 
 use crate::error::ModelError;
 use crate::forward::{ForwardEngine, Model};
-use crate::route::Routing;
+use crate::route::{Choice, Routing};
 use crate::scratch::{Scratch, rows_per_part};
 use crate::spec::{FeedForwardSpec, GatedFeedForwardSpec, MoeSpec, SharedExpertSpec};
 use crate::times::Phase;
@@ -156,7 +156,7 @@ impl Model {
             if visit.is_idle()
                 && let Some((layer, next)) = guessing.take()
             {
-                self.guess(engine, layer, next, routing);
+                self.guess(engine, moe, (layer, next), routing);
                 let experts = routing.guess.iter().map(|choice| choice.expert);
                 visit.prefetch(next.store_layer, experts, Guess::Likely);
             }
@@ -188,8 +188,14 @@ impl Model {
     }
 
     /// What the router of a later layer would choose if nothing were added to the hidden state of the single row but what
-    /// is computed of this layer: mostly what it does choose, because every layer adds little to the residual stream.
-    fn guess(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, moe: &MoeSpec, routing: &mut Routing) {
+    /// is computed of this layer, `current`: mostly what it does choose, because every layer adds little to the residual stream.
+    fn guess(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        current: &MoeSpec,
+        (layer, moe): (usize, &MoeSpec),
+        routing: &mut Routing,
+    ) {
         let hidden = self.spec.hidden;
         let (team, kernels) = (engine.team, engine.kernels);
         let norm = self.spec.layers[layer].feed_forward_norm;
@@ -201,7 +207,7 @@ impl Model {
         for (choice, at) in routing.choices.iter().zip(&routing.grouped_at) {
             if routing.computed.contains(at) {
                 let at = *at as usize * hidden;
-                vector::scale_add(kernels, row, choice.weight, &results[at..at + hidden]);
+                vector::scale_add(kernels, row, output_weight(current, choice), &results[at..at + hidden]);
             }
         }
         // Free until the experts compute, and those of a single row do not gather.
@@ -242,15 +248,25 @@ impl Model {
         let (team, kernels) = (engine.team, engine.kernels);
         let Scratch { input, gathered, up, inner, pairs, .. } = &mut *engine.scratch;
         let total: usize = work.iter().map(|work| work.pairs.len()).sum();
-        // A single row is the same input for every expert.
-        let single = rows == 1;
+        // A single row is the same input for every expert, unless it is weighed.
+        let single = rows == 1 && !moe.weigh_input;
         if !single {
             let mut at = 0;
             for Work { pairs, record } in work {
-                let floats = !(record.gate().format().is_quantized() && record.up().format().is_quantized());
+                let floats = moe.weigh_input
+                    || !(record.gate().format().is_quantized() && record.up().format().is_quantized());
                 gathered.gather(team, input, hidden, at, &routing.row_of[pairs.clone()], floats);
                 at += pairs.len();
             }
+        }
+        if moe.weigh_input {
+            let places = work.iter().flat_map(|work| work.pairs.clone());
+            let weights = places.map(|place| routing.weight_at(place));
+            let rows = gathered.floats_mut(total * hidden).chunks_exact_mut(hidden);
+            for (row, weight) in rows.zip(weights) {
+                row.iter_mut().for_each(|value| *value *= weight);
+            }
+            gathered.quantize(team, kernels, total, hidden);
         }
         let source = if single { &*input } else { &*gathered };
         let mut up_left = &mut up.as_mut_slice_of::<f32>()[..total * width];
@@ -295,11 +311,17 @@ impl Model {
                 let row = part * rows_per_part + row;
                 for rank in row * top_k..(row + 1) * top_k {
                     let at = routing.grouped_at[rank] as usize * hidden;
-                    vector::scale_add(kernels, out, routing.choices[rank].weight, &results[at..at + hidden]);
+                    let weight = output_weight(moe, &routing.choices[rank]);
+                    vector::scale_add(kernels, out, weight, &results[at..at + hidden]);
                 }
             }
         });
     }
+}
+
+/// What the result of a chosen expert is multiplied by.
+fn output_weight(moe: &MoeSpec, choice: &Choice) -> f32 {
+    if moe.weigh_input { 1.0 } else { choice.weight }
 }
 
 /// Takes the first `count` elements off a slice.

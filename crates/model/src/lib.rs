@@ -16,10 +16,12 @@ mod forward;
 mod kv;
 mod latent;
 mod names;
+mod query_key;
 mod route;
 mod scratch;
 mod spec;
 mod times;
+mod value_heads;
 mod weights;
 
 pub use coldpress_kernels::attention::PAGE_POSITIONS;

@@ -121,6 +121,14 @@ impl Routing {
         }
     }
 
+    /// The weight of grouped pair `place`.
+    pub fn weight_at(&self, place: usize) -> f32 {
+        let first = self.row_of[place] as usize * self.top_k;
+        let pairs = first..first + self.top_k;
+        let pair = pairs.into_iter().find(|&pair| self.grouped_at[pair] as usize == place);
+        self.choices[pair.expect("a grouped pair is one of its row")].weight
+    }
+
     /// The grouped pairs of distinct expert number `index`.
     pub fn pairs(&self, index: usize) -> std::ops::Range<usize> {
         self.starts[index] as usize..self.starts[index + 1] as usize
@@ -132,7 +140,7 @@ fn scores_of(team: &Team<'_>, kernels: Kernels, router: &RouterSpec, logits: &mu
     match router.scores {
         RouterScores::Softmax => vector::softmax(team, kernels, logits, router.experts),
         RouterScores::Sigmoid => vector::sigmoid(kernels, logits),
-        RouterScores::SoftmaxOfChosen | RouterScores::SparseMixer { .. } => {}
+        RouterScores::SoftmaxOfChosen | RouterScores::SigmoidOfChosen | RouterScores::SparseMixer { .. } => {}
     }
 }
 
@@ -154,6 +162,9 @@ fn choose(router: &RouterSpec, bias: Option<&[f32]>, scores: &[f32], choices: &m
         choices.iter_mut().for_each(|choice| choice.weight = (choice.weight - largest).exp());
         let sum: f32 = choices.iter().fold(0.0, |sum, choice| sum + choice.weight);
         choices.iter_mut().for_each(|choice| choice.weight /= sum);
+    }
+    if router.scores == RouterScores::SigmoidOfChosen {
+        choices.iter_mut().for_each(|choice| choice.weight = 1.0 / (1.0 + (-choice.weight).exp()));
     }
     let sum: f32 = choices.iter().fold(0.0, |sum, choice| sum + choice.weight);
     let factor = match router.renormalize {
@@ -327,6 +338,21 @@ mod tests {
         assert_eq!(grouped(GroupScore::SumOfBestTwo, None), [2, 3]);
         let bias = [0.0, 0.0, 0.0, 0.0, 1.0, 1.5];
         assert_eq!(grouped(GroupScore::SumOfBestTwo, Some(&bias)), [5, 4]);
+    }
+
+    #[test]
+    fn sigmoids_of_the_chosen_are_their_weights() {
+        let routing = route_with(&recipe(RouterScores::SigmoidOfChosen, 4), None, &[0.0, 40.0, -1.0, 50.0]);
+        assert_eq!(chosen(&routing), [3, 1]);
+        assert_close(&weights(&routing), &[1.0, 1.0]);
+        let routing = route_with(&recipe(RouterScores::SigmoidOfChosen, 2), None, &[0.0, -1.0, 2.0, 3.0]);
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        assert_close(&weights(&routing), &[0.5, sigmoid(-1.0), sigmoid(3.0), sigmoid(2.0)]);
+        let grouped: Vec<f64> = (0..4).map(|place| f64::from(routing.weight_at(place))).collect();
+        let of = |expert: usize| &grouped[routing.pairs(expert)];
+        assert_eq!(routing.experts, [0, 1]);
+        assert_close(of(0), &[0.5, sigmoid(2.0)]);
+        assert_close(of(1), &[sigmoid(-1.0), sigmoid(3.0)]);
     }
 
     #[test]

@@ -201,6 +201,24 @@ impl AttentionKind {
     }
 }
 
+/// Value heads that are smaller than key heads, or scaled. They are cached as wide as key heads, with zeros behind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ValueHeads {
+    /// Elements of a value head, at most those of a key head.
+    pub head_dim: usize,
+    /// Factor on the values.
+    pub scale: f32,
+}
+
+/// Queries at position `p` are multiplied by `1 + scale * ln(1 + floor((p + 1) / floor))` (Nakanishi, arXiv 2501.19399).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    /// Positions over which the factor stays the same.
+    pub floor: f32,
+    /// How fast it grows.
+    pub scale: f32,
+}
+
 /// Grouped-query attention with a causal mask.
 #[derive(Clone, Debug)]
 pub struct AttentionSpec {
@@ -210,18 +228,35 @@ pub struct AttentionSpec {
     pub query: LinearSpec,
     /// Key projection, `kv_heads * head_dim` rows.
     pub key: LinearSpec,
-    /// Value projection, `kv_heads * head_dim` rows.
+    /// Value projection, `kv_heads` times [`AttentionSpec::value_dim`] rows.
     pub value: LinearSpec,
     /// Output projection, hidden size rows.
     pub output: LinearSpec,
     /// Norms of queries and keys, if any.
     pub norms: Option<QueryKeyNorm>,
-    /// Index into [`ModelSpec::ropes`].
-    pub rope: usize,
+    /// Index into [`ModelSpec::ropes`]; absent for layers without positions.
+    pub rope: Option<usize>,
     /// Positions that a query sees, its own included; absent for all before it.
     pub window: Option<usize>,
+    /// Positions are cut into chunks of this many; a query sees those of its own chunk.
+    pub chunk: Option<usize>,
+    /// Whether heads of queries and keys are divided by their root mean square, after the rotation.
+    pub unit_heads: bool,
+    /// Factor on queries that grows with the position.
+    pub temperature: Option<Temperature>,
+    /// One logit per query head that takes part in the softmax without a value.
+    pub sinks: Option<VectorHandle>,
+    /// Value heads that differ from key heads.
+    pub values: Option<ValueHeads>,
     /// Factor on the dot products, usually `head_dim^-1/2`.
     pub scale: f32,
+}
+
+impl AttentionSpec {
+    /// Elements of a value head.
+    pub fn value_dim(&self) -> usize {
+        self.values.map_or(self.shape.head_dim, |values| values.head_dim)
+    }
 }
 
 /// `down(activation(gate(x)) * up(x))` with its own dense weights.
@@ -248,6 +283,8 @@ pub enum RouterScores {
     SoftmaxOfChosen,
     /// Sigmoid of each.
     Sigmoid,
+    /// The logits themselves; the weights are the sigmoids of those that were chosen.
+    SigmoidOfChosen,
     /// The sparse mixer of Phi-3.5-MoE (Liu et al., arXiv 2409.12136) without its noise: expert after expert, each
     /// weighted by the softmax of the logits that lie near the largest one left.
     SparseMixer {
@@ -326,6 +363,8 @@ pub struct MoeSpec {
     pub width: usize,
     /// The router.
     pub router: RouterSpec,
+    /// Whether the weights multiply what goes into the experts instead of what comes out.
+    pub weigh_input: bool,
     /// The shared expert, if any.
     pub shared: Option<SharedExpertSpec>,
 }

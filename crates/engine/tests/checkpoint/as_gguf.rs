@@ -23,6 +23,13 @@ const LAYER: &[(&str, &str)] = &[
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
     ("block_sparse_moe.gate", "ffn_gate_inp"),
+    ("feed_forward.gate_proj", "ffn_gate"),
+    ("feed_forward.up_proj", "ffn_up"),
+    ("feed_forward.down_proj", "ffn_down"),
+    ("feed_forward.router", "ffn_gate_inp"),
+    ("feed_forward.shared_expert.gate_proj", "ffn_gate_shexp"),
+    ("feed_forward.shared_expert.up_proj", "ffn_up_shexp"),
+    ("feed_forward.shared_expert.down_proj", "ffn_down_shexp"),
 ];
 const GEMMA_NORMS: &[(&str, &str)] = &[
     ("post_attention_layernorm", "post_attention_norm"),
@@ -131,4 +138,30 @@ fn permute(tensor: &mut Tensor, heads: usize) {
     let moved =
         (0..rows).flat_map(|row| &tensor.bytes[source(row) * row_bytes..(source(row) + 1) * row_bytes]);
     tensor.bytes = moved.copied().collect();
+}
+
+/// Writes the file `source` once more with other keys (whole names), and tensors a second time under the names that `again`
+/// gives them.
+pub fn rewrite(source: &Path, path: &Path, keys: &[(&str, Value)], again: impl Fn(&str) -> Option<String>) {
+    let file = ModelFile::open(source).expect("a file");
+    let data = std::fs::read(source).expect("a file");
+    let mut writer = GgufWriter::new();
+    for (key, value) in file.metadata().iter().filter(|(key, _)| !keys.iter().any(|(own, _)| own == key)) {
+        writer.metadata(key, value.clone());
+    }
+    for (key, value) in keys {
+        writer.metadata(*key, value.clone());
+    }
+    let mut places = Vec::new();
+    for tensor in file.tensors() {
+        for name in [Some(tensor.name.clone()), again(&tensor.name)].into_iter().flatten() {
+            writer.tensor(&name, tensor.tensor_type, &tensor.shape);
+            places.push((name, tensor.offset as usize..(tensor.offset + tensor.byte_len) as usize));
+        }
+    }
+    let bytes = |name: &str| {
+        let (_, place) = places.iter().find(|(own, _)| own == name).expect("a planned tensor");
+        &data[place.clone()]
+    };
+    writer.write(path, |info, out| out.write_all(bytes(&info.name))).expect("written");
 }

@@ -156,6 +156,8 @@ pub struct Attention<'a> {
     pub scale: f32,
     /// Sliding window: a row sees this many positions at most, itself included.
     pub window: Option<usize>,
+    /// Positions are cut into chunks of this many; a row sees those of its own chunk.
+    pub chunk: Option<usize>,
     /// One logit per query head that takes part in the softmax without a value (gpt-oss attention sinks).
     pub sinks: Option<&'a [f32]>,
     /// `[rows, heads * head_dim]`.
@@ -173,15 +175,17 @@ pub struct Attention<'a> {
 /// `(d + 8) * D * e` at most, and the sums over `k` keys round less than `2 * k + 40` times. Typical errors
 /// are near `e`. A score that is NaN or +inf makes the outputs of its row and head NaN and touches no other.
 ///
-/// Panics when the shape, a length or the window (0) does not fit.
+/// Panics when the shape, a length, the window (0) or the chunk (0) does not fit.
 pub fn attention(team: &Team<'_>, kernels: Kernels, attention: Attention<'_>) {
-    let Attention { shape, query, first_position, cache, scale, window, sinks, out, scratch } = attention;
+    let Attention { shape, query, first_position, cache, scale, window, chunk, sinks, out, scratch } =
+        attention;
     assert!(shape.head_dim > 0 && shape.kv_heads > 0, "attention needs heads: {shape:?}");
     assert!(shape.heads > 0 && shape.heads.is_multiple_of(shape.kv_heads), "heads are not groups: {shape:?}");
     assert!(query.len().is_multiple_of(shape.query_row_len()), "query of {} for {shape:?}", query.len());
     assert_eq!(query.len(), out.len(), "attention output and query differ in length");
     assert!(sinks.is_none_or(|sinks| sinks.len() == shape.heads), "one attention sink per query head");
     assert!(window != Some(0), "an attention window of 0 sees nothing");
+    assert!(chunk != Some(0), "a chunk of 0 positions has none");
     let rows = query.len() / shape.query_row_len();
     let positions = first_position.checked_add(rows).expect("positions fit usize");
     assert!(
@@ -194,6 +198,6 @@ pub fn attention(team: &Team<'_>, kernels: Kernels, attention: Attention<'_>) {
     assert!(cache.fits(shape.kv_row_len()), "a page lies outside the pool or is too small for {shape:?}");
     let needed = shape.scratch_len(rows, team.threads());
     assert!(scratch.len() >= needed, "attention scratch of {} where {needed} are needed", scratch.len());
-    let problem = span::Problem { shape, query, first_position, cache, scale, window, sinks };
+    let problem = span::Problem { shape, query, first_position, cache, scale, window, chunk, sinks };
     schedule::run(team, kernels, &problem, rows, out, scratch);
 }

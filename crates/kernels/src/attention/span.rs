@@ -26,6 +26,7 @@ pub(super) struct Problem<'a> {
     pub(super) cache: KvRows<'a>,
     pub(super) scale: f32,
     pub(super) window: Option<usize>,
+    pub(super) chunk: Option<usize>,
     pub(super) sinks: Option<&'a [f32]>,
 }
 
@@ -38,7 +39,9 @@ impl Problem<'_> {
     /// Positions that a query row sees.
     pub(super) fn visible(&self, row: usize) -> Range<usize> {
         let end = self.first_position + row + 1;
-        self.window.map_or(0, |window| end.saturating_sub(window))..end
+        let window_start = self.window.map_or(0, |window| end.saturating_sub(window));
+        let chunk_start = self.chunk.map_or(0, |chunk| (end - 1) / chunk * chunk);
+        window_start.max(chunk_start)..end
     }
 
     /// Positions of a span that a query row sees.

@@ -22,6 +22,7 @@ pub struct Case {
     /// Which page of the pool holds the positions `64 * index ..`.
     pub pages: Vec<u32>,
     pub window: Option<usize>,
+    pub chunk: Option<usize>,
     pub sinks: Option<Vec<f32>>,
     /// Whether values are read where keys are.
     pub shared: bool,
@@ -69,6 +70,7 @@ impl Case {
             half: true,
             pages,
             window: None,
+            chunk: None,
             sinks: None,
             shared: false,
         }
@@ -129,6 +131,11 @@ impl Case {
         self
     }
 
+    pub fn chunk(mut self, chunk: usize) -> Case {
+        self.chunk = Some(chunk);
+        self
+    }
+
     pub fn with_sinks(mut self) -> Case {
         self.sinks = Some(noise(self.shape.heads, 4).into_iter().map(|x| 3.0 * x).collect());
         self
@@ -172,6 +179,7 @@ impl Case {
                     cache,
                     scale: self.scale(),
                     window: self.window,
+                    chunk: self.chunk,
                     sinks: self.sinks.as_deref(),
                     out,
                     scratch: &mut scratch,
@@ -185,8 +193,11 @@ impl Case {
     /// Positions that a row sees.
     pub fn visible(&self, row: usize) -> Range<usize> {
         let position = self.first_position + row;
-        (0..=position).find(|&key| self.window.is_none_or(|window| position - key < window)).unwrap()
-            ..position + 1
+        let sees = |&key: &usize| {
+            self.window.is_none_or(|window| position - key < window)
+                && self.chunk.is_none_or(|chunk| position / chunk == key / chunk)
+        };
+        (0..=position).find(sees).unwrap()..position + 1
     }
 
     /// The textbook formula in f64, with the error that the documentation of `attention` allows.

@@ -11,7 +11,7 @@ use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::spec::{
     AttentionKind, AttentionSpec, FeedForwardSpec, GatedFeedForwardSpec, LayerSpec, MatrixHandle, MoeSpec,
-    NormSpec, QueryKeyNorm, Renormalize, RopePairing, RouterScores, RouterSpec, SharedExpertSpec,
+    NormSpec, QueryKeyNorm, Renormalize, RopePairing, RouterScores, RouterSpec, SharedExpertSpec, ValueHeads,
     VectorHandle,
 };
 
@@ -140,12 +140,25 @@ pub(super) fn attention(
     shape: AttentionShape,
     norms: Norms,
 ) -> Result<AttentionSpec, ModelError> {
+    attention_with_values(builder, layer, hidden, shape, norms, None)
+}
+
+/// As [`attention`], with value heads that may differ from key heads.
+pub(super) fn attention_with_values(
+    builder: &mut SpecBuilder<'_>,
+    layer: usize,
+    hidden: usize,
+    shape: AttentionShape,
+    norms: Norms,
+    values: Option<ValueHeads>,
+) -> Result<AttentionSpec, ModelError> {
     let (query_rows, kv_rows) = (shape.query_row_len(), shape.kv_row_len());
+    let value_dim = values.map_or(shape.head_dim, |values| values.head_dim);
     let stem = |part: &str| format!("blk.{layer}.attn_{part}");
     let query = builder.linear(&stem("q"), query_rows, hidden)?;
     let key = builder.linear(&stem("k"), kv_rows, hidden)?;
-    let value = builder.linear(&stem("v"), kv_rows, hidden)?;
-    let output = builder.linear(&stem("output"), hidden, query_rows)?;
+    let value = builder.linear(&stem("v"), shape.kv_heads * value_dim, hidden)?;
+    let output = builder.linear(&stem("output"), hidden, shape.heads * value_dim)?;
     if builder.flag("attention.has_bias")? == Some(true) && query.bias.is_none() {
         let key = builder.key("attention.has_bias")?;
         return Err(builder.bad(format!("{key} is true, but layer {layer} has no bias for its queries")));
@@ -163,7 +176,22 @@ pub(super) fn attention(
         }
     };
     let scale = 1.0 / (shape.head_dim as f32).sqrt();
-    Ok(AttentionSpec { shape, query, key, value, output, norms, rope: 0, window: None, scale })
+    Ok(AttentionSpec {
+        shape,
+        query,
+        key,
+        value,
+        output,
+        norms,
+        rope: Some(0),
+        window: None,
+        chunk: None,
+        unit_heads: false,
+        temperature: None,
+        sinks: None,
+        values,
+        scale,
+    })
 }
 
 /// A decoder whose layers are alike: one rotary embedding from the usual keys, and in each layer GQA attention and whatever
@@ -266,6 +294,10 @@ pub(super) struct MoeOptions {
     pub top_k: usize,
     pub width: usize,
     pub recipe: Recipe,
+    /// Factor on the weights of the chosen experts.
+    pub scale: f32,
+    /// Whether the weights multiply what goes into the experts.
+    pub weigh_input: bool,
     pub shared: Option<SharedOptions>,
 }
 
@@ -282,7 +314,7 @@ pub(super) fn moe_options(
             builder.bad(format!("{top_k} experts per token are more than the {experts} experts of a layer"))
         );
     }
-    Ok(MoeOptions { experts, top_k, width, recipe, shared: None })
+    Ok(MoeOptions { experts, top_k, width, recipe, scale: 1.0, weigh_input: false, shared: None })
 }
 
 /// The MoE block of layer `layer`.
@@ -292,7 +324,7 @@ pub(super) fn moe(
     hidden: usize,
     options: MoeOptions,
 ) -> Result<FeedForwardSpec, ModelError> {
-    let MoeOptions { experts, top_k, width, recipe, shared } = options;
+    let MoeOptions { experts, top_k, width, recipe, scale, weigh_input, shared } = options;
     let weight = builder.matrix(&format!("blk.{layer}.ffn_gate_inp.weight"), experts, hidden)?;
     let choice_bias = match recipe.choice_bias {
         true => Some(builder.vector(&format!("blk.{layer}.exp_probs_b.bias"), experts)?),
@@ -310,7 +342,6 @@ pub(super) fn moe(
         }),
     };
     let Recipe { scores, renormalize, .. } = recipe;
-    let router =
-        RouterSpec { weight, experts, top_k, scores, choice_bias, groups: None, renormalize, scale: 1.0 };
-    Ok(FeedForwardSpec::Moe(MoeSpec { store_layer, width, router, shared }))
+    let router = RouterSpec { weight, experts, top_k, scores, choice_bias, groups: None, renormalize, scale };
+    Ok(FeedForwardSpec::Moe(MoeSpec { store_layer, width, router, weigh_input, shared }))
 }

@@ -82,7 +82,7 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
         attention.scale = 1.0 / scalar.sqrt();
         if !sees_all.layer(layer) {
             attention.window = Some(window);
-            attention.rope = 1;
+            attention.rope = Some(1);
         }
         let mut feed_forward = blocks::gated(builder, layer, "", hidden, width)?;
         feed_forward.activation = Activation::GeluTanh;

@@ -14,10 +14,14 @@ mod blocks;
 mod deepseek2;
 mod ernie4_5_moe;
 mod gemma3;
+mod glm4_moe;
 mod granitemoe;
 mod hunyuan_moe;
 mod kv_types;
 mod llama;
+mod llama4;
+mod mimo_v2_flash;
+mod minimax_m2;
 mod olmoe;
 mod phimoe;
 mod qwen2;
@@ -25,6 +29,7 @@ mod qwen2moe;
 mod qwen3;
 mod qwen3moe;
 mod rope;
+mod sigmoid_router;
 mod yarn;
 
 pub use kv_types::{allowed_kv_types, check_kv_type};
@@ -44,9 +49,13 @@ const FAMILIES: &[Family] = &[
     deepseek2::FAMILY,
     ernie4_5_moe::FAMILY,
     gemma3::FAMILY,
+    glm4_moe::FAMILY,
     granitemoe::FAMILY,
     hunyuan_moe::FAMILY,
     llama::FAMILY,
+    llama4::FAMILY,
+    mimo_v2_flash::FAMILY,
+    minimax_m2::FAMILY,
     olmoe::FAMILY,
     phimoe::FAMILY,
     qwen2::FAMILY,
