@@ -30,7 +30,7 @@ pub enum KernelError {
         found: usize,
     },
     /// There is no quantiser for the format.
-    #[error("there is no quantiser for {format}; use F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1")]
+    #[error("there is no quantiser for {format}; use F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 or MXFP4")]
     CannotQuantize {
         /// Format asked for.
         format: WeightFormat,

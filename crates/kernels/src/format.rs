@@ -31,6 +31,8 @@ pub enum WeightFormat {
     Q5K,
     /// 256 six-bit values with offset 32 in 16 sub-blocks, each with a signed eight-bit scale.
     Q6K,
+    /// 32 codes of four bits (e2m1) and one power of two (e8m0): MXFP4 of the OCP microscaling formats.
+    Mxfp4,
 }
 
 struct Row {
@@ -44,7 +46,7 @@ const fn row(name: &'static str, block_elements: usize, block_bytes: usize) -> R
 }
 
 /// In the order of the enum.
-const TABLE: [Row; 11] = [
+const TABLE: [Row; 12] = [
     row("F32", 1, 4),
     row("F16", 1, 2),
     row("BF16", 1, 2),
@@ -56,11 +58,12 @@ const TABLE: [Row; 11] = [
     row("Q4_K", 256, 144),
     row("Q5_K", 256, 176),
     row("Q6_K", 256, 210),
+    row("MXFP4", 32, 17),
 ];
 
 impl WeightFormat {
     /// Every format, in the order of the enum.
-    pub const ALL: [WeightFormat; 11] = [
+    pub const ALL: [WeightFormat; 12] = [
         WeightFormat::F32,
         WeightFormat::F16,
         WeightFormat::BF16,
@@ -72,6 +75,7 @@ impl WeightFormat {
         WeightFormat::Q4K,
         WeightFormat::Q5K,
         WeightFormat::Q6K,
+        WeightFormat::Mxfp4,
     ];
 
     /// The name used by ggml, for example `Q4_K`.

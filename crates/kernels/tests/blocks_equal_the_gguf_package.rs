@@ -10,7 +10,7 @@ use coldpress_kernels::{
     blocks::{dequantize, quantize, to_little_endian},
 };
 
-const QUANTIZERS: [WeightFormat; 8] = [
+const QUANTIZERS: [WeightFormat; 9] = [
     WeightFormat::F32,
     WeightFormat::F16,
     WeightFormat::BF16,
@@ -19,6 +19,7 @@ const QUANTIZERS: [WeightFormat; 8] = [
     WeightFormat::Q4_1,
     WeightFormat::Q5_0,
     WeightFormat::Q5_1,
+    WeightFormat::Mxfp4,
 ];
 
 fn fixture(name: &str) -> Vec<u8> {
@@ -69,7 +70,7 @@ fn formats_without_a_quantiser_say_so() {
 }
 
 /// Offset and width of each field wider than a byte, from the block structs of ggml-common.h.
-const WIDE_FIELDS: [(WeightFormat, &[(usize, usize)]); 11] = [
+const WIDE_FIELDS: [(WeightFormat, &[(usize, usize)]); 12] = [
     (WeightFormat::F32, &[(0, 4)]),
     (WeightFormat::F16, &[(0, 2)]),
     (WeightFormat::BF16, &[(0, 2)]),
@@ -81,6 +82,7 @@ const WIDE_FIELDS: [(WeightFormat, &[(usize, usize)]); 11] = [
     (WeightFormat::Q4K, &[(0, 2), (2, 2)]),
     (WeightFormat::Q5K, &[(0, 2), (2, 2)]),
     (WeightFormat::Q6K, &[(208, 2)]),
+    (WeightFormat::Mxfp4, &[]),
 ];
 
 #[test]

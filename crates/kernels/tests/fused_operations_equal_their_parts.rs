@@ -33,6 +33,7 @@ fn gated_jobs_equal_products_then_activation_then_quantisation() {
             (WeightFormat::Q8_0, WeightFormat::Q8_0, 64, 70),
             (WeightFormat::F32, WeightFormat::Q5_1, 40, 3),
             (WeightFormat::BF16, WeightFormat::F16, 2048, 2),
+            (WeightFormat::Mxfp4, WeightFormat::Mxfp4, 96, 5),
             (WeightFormat::Q8_0, WeightFormat::Q8_0, 32, 0),
         ] {
             let gate = packed(&mut random, gate_format, width, columns);
@@ -59,10 +60,25 @@ fn gated_jobs_equal_products_then_activation_then_quantisation() {
                             MatmulJob::new(up, input, &mut other),
                         ],
                     );
-                    let activation = if threads == 2 { Activation::GeluTanh } else { Activation::Silu };
+                    let activation = match (threads, rows % 2) {
+                        (2, _) => Activation::GeluTanh,
+                        (_, 0) => Activation::Silu,
+                        _ => Activation::ClampedSwiglu { slope: 1.702, limit: 0.5 },
+                    };
+                    let biases = [random.floats(width), random.floats(width)];
+                    let biased = rows % 3 != 0;
+                    for (out, bias) in [(&mut expected, &biases[0]), (&mut other, &biases[1])] {
+                        let rows = out.chunks_exact_mut(width).filter(|_| biased);
+                        rows.for_each(|row| {
+                            row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias)
+                        });
+                    }
                     match activation {
                         Activation::Silu => vector::swiglu_in_place(kernels, &mut expected, &other),
                         Activation::GeluTanh => vector::geglu_in_place(kernels, &mut expected, &other),
+                        Activation::ClampedSwiglu { slope, limit } => {
+                            vector::clamped_swiglu_in_place(kernels, &mut expected, &other, slope, limit);
+                        }
                     }
                     let mut expected_blocks = vec![ActivationBlock::ZERO; rows * row_blocks];
                     if row_blocks > 0 {
@@ -71,7 +87,9 @@ fn gated_jobs_equal_products_then_activation_then_quantisation() {
 
                     let mut result_blocks = vec![ActivationBlock::ZERO; rows * row_blocks];
                     let job = GatedJob::new(gate, up, input, &mut result, &mut scratch, &mut result_blocks);
-                    gated(team, kernels, &mut [job.with_activation(activation)]);
+                    let job = job.with_activation(activation);
+                    let job = if biased { job.with_biases(&biases[0], &biases[1]) } else { job };
+                    gated(team, kernels, &mut [job]);
                     let case = format!("{isa} {gate_format} {up_format} {width} x {rows}, {threads} threads");
                     assert_eq!(bits(&expected), bits(&result), "{case}");
                     assert_eq!(expected_blocks, result_blocks, "{case}");

@@ -66,6 +66,7 @@ fn packed_sizes_are_those_of_the_layout_description() {
             2 * 32 + 2 * 128 + 8 * 256,
             2 * 32 + 2 * 128 + 8 * 320,
             16 * 210,
+            plain(17),
         ]
     );
     assert_eq!(packed_bytes(WeightFormat::Q4_0, 17, 64), 2 * packed_group_bytes(WeightFormat::Q4_0, 64));

@@ -77,6 +77,26 @@ fn gelu_is_within_a_millionth() {
 }
 
 #[test]
+fn clamped_swiglu_is_within_a_millionth_and_clamps_both_sides() {
+    let (slope, limit) = (1.702_f32, 7.0_f32);
+    for kernels in all_kernels() {
+        for at in -1000..=1000 {
+            let (gate, up) = (at as f32 / 50.0, (at * 7 % 1000) as f32 / 60.0);
+            let mut found = [gate];
+            vector::clamped_swiglu_in_place(kernels, &mut found, &[up], slope, limit);
+            let gate = f64::from(gate).min(7.0);
+            let up = f64::from(up).clamp(-7.0, 7.0);
+            let exact = (up + 1.0) * gate / (1.0 + (-f64::from(slope) * gate).exp());
+            let error = (f64::from(found[0]) - exact).abs();
+            assert!(error <= 2e-6 * (1.0 + exact.abs()), "{gate} and {up}: {} instead of {exact}", found[0]);
+        }
+        let mut nan = [f32::NAN, 1.0];
+        vector::clamped_swiglu_in_place(kernels, &mut nan, &[1.0, f32::NAN], slope, limit);
+        assert!(nan.iter().all(|value| value.is_nan()), "{nan:?}");
+    }
+}
+
+#[test]
 fn exp_is_exact_where_it_can_be() {
     for kernels in all_kernels() {
         let mut x = [

@@ -67,6 +67,11 @@ fn functions_of_two_slices() {
             vector::geglu_in_place(kernels, &mut out, &b);
             out
         });
+        assert_same("clamped swiglu", |_, kernels| {
+            let mut out = a.clone();
+            vector::clamped_swiglu_in_place(kernels, &mut out, &b, 1.702, 0.7);
+            out
+        });
         assert_same("dot and max", |_, kernels| vec![vector::dot(kernels, &a, &b), vector::max(kernels, &a)]);
     }
 }

@@ -15,6 +15,7 @@ const fn wide_fields(format: WeightFormat) -> &'static [(usize, usize)] {
         WeightFormat::Q5_0 => &[(0, 2), (2, 4)],
         WeightFormat::Q5_1 => &[(0, 2), (2, 2), (4, 4)],
         WeightFormat::Q6K => &[(208, 2)],
+        WeightFormat::Mxfp4 => &[],
     }
 }
 

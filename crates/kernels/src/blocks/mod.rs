@@ -7,6 +7,7 @@
 mod endian;
 mod float;
 mod k_scales;
+mod mxfp4;
 mod q4;
 mod q4_k;
 mod q5;
@@ -18,6 +19,7 @@ use crate::{KernelError, WeightFormat};
 
 pub use endian::to_little_endian;
 pub(crate) use float::{f16_to_f32, float_at};
+pub(crate) use mxfp4::{CODE_OFFSET, CODES, Mxfp4, scale_of_exponent};
 pub(crate) use {q4::Q4_0, q4::Q4_1, q4_k::Q4K, q5::Q5_0, q5::Q5_1, q5_k::Q5K, q6_k::Q6K, q8_0::Q8_0};
 
 /// Columns that share one int8 activation scale, and the unit in which kernels walk along a row.
@@ -28,7 +30,7 @@ pub(crate) const SUPER_BLOCK_COLUMNS: usize = 256;
 
 /// The content of one block of any quantised format. Fields that a format does not have keep their last value.
 pub(crate) struct BlockFields {
-    /// Bits of the f16 scale.
+    /// Bits of the f16 scale; the exponent of MXFP4.
     pub scale: u16,
     /// Bits of the f16 minimum.
     pub minimum: u16,
@@ -36,7 +38,8 @@ pub(crate) struct BlockFields {
     pub sub_scales: [u8; 16],
     /// Sub-block minimums: 8 unsigned six-bit values (Q4_K, Q5_K).
     pub sub_minimums: [u8; 8],
-    /// One stored value per column, in column order, before any offset is taken off; Q8_0 keeps its signed bytes.
+    /// One stored value per column, in column order, before any offset is taken off; Q8_0 keeps its signed bytes, MXFP4 its
+    /// codes.
     pub quants: [u8; SUPER_BLOCK_COLUMNS],
 }
 
@@ -63,7 +66,7 @@ impl BlockFields {
 /// A quantised format as a type, so that packing and kernels are compiled once per format.
 pub(crate) trait QuantizedFormat: 'static {
     const FORMAT: WeightFormat;
-    /// Whether a source block is its f16 scale, f16 minimum, fifth bits and 16 bytes of nibbles, as far as it has them, byte
+    /// Whether a source block is its scale, f16 minimum, fifth bits and 16 bytes of nibbles, as far as it has them, byte
     /// `i` of the nibbles with column `i` in its low half and column `i + 16` in its high half.
     const NIBBLES_IN_STEP_ORDER: bool = false;
 
@@ -111,6 +114,10 @@ macro_rules! with_quantized_format {
                 type $marker = $crate::blocks::Q6K;
                 $quantized
             }
+            $crate::WeightFormat::Mxfp4 => {
+                type $marker = $crate::blocks::Mxfp4;
+                $quantized
+            }
         }
     };
 }
@@ -149,7 +156,7 @@ fn dequantize_blocks<F: QuantizedFormat>(bytes: &[u8], out: &mut [f32]) {
 
 /// Turns f32 values into source blocks; `out` has exactly the bytes of `values.len() / block_elements` blocks.
 ///
-/// F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 only, by the reference rule of ggml; bit-equal to
+/// F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and MXFP4 only, by the reference rule of ggml; bit-equal to
 /// `gguf.quants.quantize` for finite values whose scale has a finite inverse.
 ///
 /// # Errors
@@ -176,6 +183,7 @@ pub fn quantize(format: WeightFormat, values: &[f32], out: &mut [u8]) -> Result<
         WeightFormat::Q4_1 => q4::quantize_block_q4_1,
         WeightFormat::Q5_0 => q5::quantize_block_q5_0,
         WeightFormat::Q5_1 => q5::quantize_block_q5_1,
+        WeightFormat::Mxfp4 => mxfp4::quantize_block,
         WeightFormat::Q4K | WeightFormat::Q5K | WeightFormat::Q6K => {
             return Err(KernelError::CannotQuantize { format });
         }

@@ -4,7 +4,7 @@
 //! `[column][16 rows]`. A quantised group is a sequence of blocks along the columns:
 //!
 //! ```text
-//! block:  scales f16[16] | minimums f16[16] | sub-scales u8[sub][16] | sub-minimums u8[sub][16] | steps
+//! block:  scales f16[16] or u8[16] | minimums f16[16] | sub-scales u8[sub][16] | sub-minimums u8[sub][16] | steps
 //!         (a format has only the parts it needs)     (super-block formats)
 //! step:   32 columns = 8 column groups of 4. A 64-byte vector holds [row 0 c0..c3, row 1 c0..c3, ... row 15 c0..c3].
 //!   bytes    8 vectors, vector g = column group g
@@ -19,10 +19,10 @@
 mod pack;
 mod unpack;
 
-use crate::blocks::STEP_COLUMNS;
+use crate::blocks::{CODE_OFFSET, STEP_COLUMNS};
 use crate::{KernelError, WeightFormat};
 
-pub use pack::{pack_column, pack_group, pack_rows};
+pub use pack::{pack_column, pack_group, pack_group_from, pack_rows};
 pub(crate) use unpack::read_lane;
 pub use unpack::unpack_row;
 
@@ -46,13 +46,15 @@ pub(crate) enum QuantStorage {
     NibblesAndFifthBit,
     /// Four bits and two planes of bit pairs.
     NibblesAndBitPairs,
+    /// Four bits that stand for a value of a table (`CODES` of MXFP4).
+    Codes,
 }
 
 impl QuantStorage {
     const fn step_bytes(self) -> usize {
         match self {
             QuantStorage::Bytes => 8 * VECTOR_BYTES,
-            QuantStorage::Nibbles => 4 * VECTOR_BYTES,
+            QuantStorage::Nibbles | QuantStorage::Codes => 4 * VECTOR_BYTES,
             QuantStorage::NibblesAndFifthBit => 5 * VECTOR_BYTES,
             QuantStorage::NibblesAndBitPairs => 6 * VECTOR_BYTES,
         }
@@ -68,6 +70,8 @@ pub(crate) enum ScaleStorage {
     SubScale,
     /// f16 of the super-block, and a signed byte per 16 columns that multiplies the integer sum.
     HalfStepSubScale,
+    /// One exponent byte per step, for `2^(exponent - 128)`.
+    Exponent,
 }
 
 /// Which minimum is added to the product of a step, as `minimum * sum of activations`.
@@ -88,7 +92,7 @@ pub(crate) struct PackedBlock {
     pub scales: ScaleStorage,
     pub minimums: MinimumStorage,
     pub quants: QuantStorage,
-    /// Taken off every stored value before use.
+    /// Taken off every stored value (of the table's values, for codes) before use.
     pub quant_offset: i16,
     pub minimums_at: usize,
     pub sub_scales_at: usize,
@@ -116,6 +120,7 @@ pub(crate) const fn packed_block(format: WeightFormat) -> PackedBlock {
         WeightFormat::Q4K => arrange(S::SubScale, M::SubtractedOfSuperBlock, Q::Nibbles, 0),
         WeightFormat::Q5K => arrange(S::SubScale, M::SubtractedOfSuperBlock, Q::NibblesAndFifthBit, 0),
         WeightFormat::Q6K => arrange(S::HalfStepSubScale, M::Absent, Q::NibblesAndBitPairs, 32),
+        WeightFormat::Mxfp4 => arrange(S::Exponent, M::Absent, Q::Codes, CODE_OFFSET),
     }
 }
 
@@ -127,7 +132,7 @@ const fn arrange(
 ) -> PackedBlock {
     let f16_plane = 2 * GROUP_ROWS;
     let (steps, sub_scale_bytes) = match scales {
-        ScaleStorage::OneF16 => (1, 0),
+        ScaleStorage::OneF16 | ScaleStorage::Exponent => (1, 0),
         ScaleStorage::SubScale => (8, 8 * GROUP_ROWS),
         ScaleStorage::HalfStepSubScale => (8, 16 * GROUP_ROWS),
     };
@@ -136,7 +141,10 @@ const fn arrange(
         MinimumStorage::Added => (f16_plane, 0),
         MinimumStorage::SubtractedOfSuperBlock => (f16_plane, 8 * GROUP_ROWS),
     };
-    let minimums_at = f16_plane;
+    let minimums_at = match scales {
+        ScaleStorage::Exponent => GROUP_ROWS,
+        _ => f16_plane,
+    };
     let sub_scales_at = minimums_at + minimum_bytes;
     let sub_minimums_at = sub_scales_at + sub_scale_bytes;
     let steps_at = sub_minimums_at + sub_minimum_bytes;

@@ -67,6 +67,45 @@ pub fn pack_column(
     }
 }
 
+/// Packs a group of `rows` rows (at most 16) whose blocks lie anywhere: `block(lane, index, bytes)` fills in block `index` of the
+/// row in `lane`, of `format.block_bytes()` bytes. Missing rows become zero.
+///
+/// # Panics
+/// When there are more than 16 rows, or `out` does not have `packed_group_bytes(format, columns)` bytes.
+pub fn pack_group_from(
+    format: WeightFormat,
+    rows: usize,
+    columns: usize,
+    out: &mut [u8],
+    block: impl Fn(usize, usize, &mut [u8]),
+) {
+    assert!(rows <= GROUP_ROWS, "{format}: {rows} rows do not fit a group of {GROUP_ROWS}");
+    assert_eq!(out.len(), packed_group_bytes(format, columns), "{format}: length of a packed group");
+    if rows < GROUP_ROWS {
+        out.fill(0);
+    }
+    let mut memory = [0; SOURCE_BLOCK_BYTES_MAX];
+    let source = &mut memory[..format.block_bytes()];
+    with_quantized_format!(format, Format => {
+        for (index, packed) in out.chunks_exact_mut(const { packed_block(Format::FORMAT) }.bytes).enumerate() {
+            for lane in 0..rows {
+                block(lane, index, source);
+                pack_block::<Format>(lane, source, &mut BlockFields::zero(), packed);
+            }
+        }
+    }, float => {
+        let bytes = format.block_bytes();
+        for (index, packed) in out.chunks_exact_mut(GROUP_ROWS * bytes).enumerate() {
+            for (lane, element) in packed.chunks_exact_mut(bytes).take(rows).enumerate() {
+                block(lane, index, element);
+            }
+        }
+    });
+}
+
+/// Bytes of the largest source block, that of Q6_K.
+const SOURCE_BLOCK_BYTES_MAX: usize = 210;
+
 fn interleave_elements<const BYTES: usize>(row_bytes: usize, source_rows: &[u8], out: &mut [u8]) {
     for (lane, row) in source_rows.chunks_exact(row_bytes).enumerate() {
         for (element, column) in row.chunks_exact(BYTES).zip(out.chunks_exact_mut(GROUP_ROWS * BYTES)) {
@@ -82,13 +121,20 @@ fn pack_blocks<F: QuantizedFormat>(row_bytes: usize, source_rows: &[u8], out: &m
     for (index, block) in out.chunks_exact_mut(packed.bytes).enumerate() {
         for (lane, row) in source_rows.chunks_exact(row_bytes).enumerate() {
             let source = &row[index * block_bytes..][..block_bytes];
-            if const { F::NIBBLES_IN_STEP_ORDER } {
-                copy_lane(&packed, lane, source, block);
-            } else {
-                F::read(source, &mut fields);
-                write_lane(&packed, lane, &fields, block);
-            }
+            pack_block::<F>(lane, source, &mut fields, block);
         }
+    }
+}
+
+/// One source block to its lane of a packed block.
+#[inline(always)] // as `write_lane`
+fn pack_block<F: QuantizedFormat>(lane: usize, source: &[u8], fields: &mut BlockFields, block: &mut [u8]) {
+    let packed = const { packed_block(F::FORMAT) };
+    if const { F::NIBBLES_IN_STEP_ORDER } {
+        copy_lane(&packed, lane, source, block);
+    } else {
+        F::read(source, fields);
+        write_lane(&packed, lane, fields, block);
     }
 }
 
@@ -98,7 +144,10 @@ fn pack_blocks<F: QuantizedFormat>(row_bytes: usize, source_rows: &[u8], out: &m
 fn copy_lane(packed: &PackedBlock, lane: usize, source: &[u8], block: &mut [u8]) {
     let mut rest = source;
     let mut take = |bytes: usize| rest.split_off(..bytes).expect("a source block has all its fields");
-    block[2 * lane..][..2].copy_from_slice(take(2));
+    match packed.scales {
+        ScaleStorage::Exponent => block[lane..][..1].copy_from_slice(take(1)),
+        _ => block[2 * lane..][..2].copy_from_slice(take(2)),
+    }
     if packed.minimums == MinimumStorage::Added {
         block[packed.minimums_at + 2 * lane..][..2].copy_from_slice(take(2));
     }
@@ -124,12 +173,15 @@ fn fifth_bit_plane(bits: u32) -> u32 {
 
 #[inline(always)] // so that the layout of the format is known at compile time
 fn write_lane(packed: &PackedBlock, lane: usize, fields: &BlockFields, block: &mut [u8]) {
-    block[2 * lane..][..2].copy_from_slice(&fields.scale.to_le_bytes());
+    match packed.scales {
+        ScaleStorage::Exponent => block[lane] = fields.scale as u8,
+        _ => block[2 * lane..][..2].copy_from_slice(&fields.scale.to_le_bytes()),
+    }
     if packed.minimums != MinimumStorage::Absent {
         block[packed.minimums_at + 2 * lane..][..2].copy_from_slice(&fields.minimum.to_le_bytes());
     }
     let sub_scales = match packed.scales {
-        ScaleStorage::OneF16 => 0,
+        ScaleStorage::OneF16 | ScaleStorage::Exponent => 0,
         ScaleStorage::SubScale => 8,
         ScaleStorage::HalfStepSubScale => 16,
     };
@@ -166,7 +218,7 @@ fn write_step_lane(storage: QuantStorage, lane: usize, quants: &[u8; STEP_COLUMN
         put(vector, (word(vector) & 0x0f0f_0f0f) | (word(vector + 4) & 0x0f0f_0f0f) << 4);
     }
     match storage {
-        QuantStorage::Bytes | QuantStorage::Nibbles => {}
+        QuantStorage::Bytes | QuantStorage::Nibbles | QuantStorage::Codes => {}
         QuantStorage::NibblesAndFifthBit => {
             put(
                 4,

@@ -37,12 +37,15 @@ fn unpack_lane<F: QuantizedFormat>(group: &[u8], lane: usize, out: &mut [f32]) {
 #[inline(always)] // so that the layout of the format is known at compile time
 pub(crate) fn read_lane(packed: &PackedBlock, lane: usize, block: &[u8], fields: &mut BlockFields) {
     let half_at = |offset: usize| u16::from_le_bytes([block[offset], block[offset + 1]]);
-    fields.scale = half_at(2 * lane);
+    fields.scale = match packed.scales {
+        ScaleStorage::Exponent => u16::from(block[lane]),
+        _ => half_at(2 * lane),
+    };
     if packed.minimums != MinimumStorage::Absent {
         fields.minimum = half_at(packed.minimums_at + 2 * lane);
     }
     let sub_scales = match packed.scales {
-        ScaleStorage::OneF16 => 0,
+        ScaleStorage::OneF16 | ScaleStorage::Exponent => 0,
         ScaleStorage::SubScale => 8,
         ScaleStorage::HalfStepSubScale => 16,
     };
@@ -72,7 +75,7 @@ fn read_step_lane(storage: QuantStorage, lane: usize, step: &[u8], quants: &mut 
         let nibbles = || word(group % 4) >> (group / 4 * 4) & 0x0f0f_0f0f;
         let bits = match storage {
             QuantStorage::Bytes => word(group),
-            QuantStorage::Nibbles => nibbles(),
+            QuantStorage::Nibbles | QuantStorage::Codes => nibbles(),
             QuantStorage::NibblesAndFifthBit => nibbles() | (word(4) >> group & 0x0101_0101) << 4,
             QuantStorage::NibblesAndBitPairs => {
                 nibbles() | (word(4 + group / 4) >> (group % 4 * 2) & 0x0303_0303) << 4

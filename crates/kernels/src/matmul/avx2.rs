@@ -2,7 +2,7 @@
 //!
 //! `vpmaddubsw` multiplies unsigned weight bytes by signed activation bytes and adds pairs into 16 bits with saturation, so
 //! the largest sum must stay below 2^15. Pairs of n-bit weights reach 2 * (2^n - 1) * 127: eight column groups of nibbles,
-//! four of five-bit and two of six-bit values may be added before widening to 32 bits. The signed bytes of Q8_0 are split
+//! four of five-bit (and of the codes of MXFP4, at most 28) and two of six-bit values may be added before widening to 32 bits. The signed bytes of Q8_0 are split
 //! into magnitude (as the unsigned factor) and sign (moved to the activation): 2 * 128 * 127 fits as well.
 //!
 //! AVX-VNNI has `vpdpbusd`, which adds four products to 32 bits without a sum in between; signed bytes are made unsigned by
@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 use super::driver::{FloatElement, FloatTiles, Lanes, QuantizedTiles};
 use super::tile::{RowVectors, float_tile, quantized_tile};
 use crate::activations::ActivationBlock;
-use crate::blocks::QuantizedFormat;
+use crate::blocks::{CODES, QuantizedFormat};
 use crate::layout::QuantStorage;
 
 pub(super) struct Avx2Tiles;
@@ -116,6 +116,15 @@ impl<const VNNI: bool> RowVectors for Avx2Rows<VNNI> {
     }
 
     #[inline(always)]
+    fn decode(self, codes: __m256i) -> __m256i {
+        // SAFETY: the table has 16 bytes; `self` is the proof that the processor has the features.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(CODES.as_ptr().cast()));
+            _mm256_shuffle_epi8(table, codes)
+        }
+    }
+
+    #[inline(always)]
     fn add_high_bits(self, nibbles: __m256i, plane: __m256i, from: u32, mask: u8) -> __m256i {
         with_features!({
             let shifted = if from <= 4 {
@@ -181,7 +190,7 @@ impl<const VNNI: bool> RowVectors for Avx2Rows<VNNI> {
     fn widen(self, storage: QuantStorage, sums: Sums, groups: usize) -> Sums {
         let full = match storage {
             QuantStorage::Nibbles => false,
-            QuantStorage::NibblesAndFifthBit => groups == 4,
+            QuantStorage::NibblesAndFifthBit | QuantStorage::Codes => groups == 4,
             QuantStorage::NibblesAndBitPairs => groups.is_multiple_of(2),
             QuantStorage::Bytes => true,
         };
@@ -215,6 +224,20 @@ impl<const VNNI: bool> RowVectors for Avx2Rows<VNNI> {
         unsafe {
             let bytes = _mm_loadl_epi64(bytes.as_ptr().add(at).cast());
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_exponents(self, bytes: &[u8], at: usize) -> __m256 {
+        debug_assert!(at + 8 <= bytes.len());
+        // SAFETY: checked by the caller.
+        unsafe {
+            let exponents = _mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes.as_ptr().add(at).cast()));
+            let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(exponents, _mm256_set1_epi32(1)));
+            // The two subnormal ones; below every normal one for other exponents, whose bits are shifted out.
+            let subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), exponents);
+            let subnormal = _mm256_min_epi32(subnormal, _mm256_set1_epi32(0x0040_0000));
+            _mm256_castsi256_ps(_mm256_max_epi32(normal, subnormal))
         }
     }
 

@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 use super::driver::{FloatElement, FloatTiles, Lanes, QuantizedTiles};
 use super::tile::{RowVectors, float_tile, quantized_tile};
 use crate::activations::ActivationBlock;
-use crate::blocks::QuantizedFormat;
+use crate::blocks::{CODES, QuantizedFormat};
 use crate::layout::{GROUP_ROWS, QuantStorage, VECTOR_BYTES};
 
 pub(super) struct Avx512Tiles;
@@ -117,6 +117,15 @@ impl RowVectors for Avx512Rows {
     }
 
     #[inline(always)]
+    fn decode(self, codes: __m512i) -> __m512i {
+        // SAFETY: the table has 16 bytes; `self` is the proof that the processor has the features.
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(CODES.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, codes)
+        }
+    }
+
+    #[inline(always)]
     fn add_high_bits(self, nibbles: __m512i, plane: __m512i, from: u32, mask: u8) -> __m512i {
         with_features!({
             let shifted = if from <= 4 {
@@ -196,6 +205,20 @@ impl RowVectors for Avx512Rows {
         unsafe {
             let bytes = _mm_loadu_si128(bytes.as_ptr().add(at).cast());
             _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_exponents(self, bytes: &[u8], at: usize) -> __m512 {
+        debug_assert!(at + 16 <= bytes.len());
+        // SAFETY: checked by the caller.
+        unsafe {
+            let exponents = _mm512_cvtepu8_epi32(_mm_loadu_si128(bytes.as_ptr().add(at).cast()));
+            let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(exponents, _mm512_set1_epi32(1)));
+            // As in `avx2.rs`.
+            let subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), exponents);
+            let subnormal = _mm512_min_epi32(subnormal, _mm512_set1_epi32(0x0040_0000));
+            _mm512_castsi512_ps(_mm512_max_epi32(normal, subnormal))
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::driver::{Span, run_float, run_quantized};
 use super::scalar::ScalarTiles;
-use crate::blocks::{Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+use crate::blocks::{Mxfp4, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use crate::{Isa, WeightFormat};
 
 use super::driver::{Bf16Element, F16Element, F32Element};
@@ -24,7 +24,7 @@ struct KernelEntry {
     run: RunSpan,
 }
 
-/// The eleven entries of one instruction set: its tiles, and what runs a span of quantised weights with them.
+/// The twelve entries of one instruction set: its tiles, and what runs a span of quantised weights with them.
 macro_rules! entries_of {
     ($isa:expr, $tiles:ty, $run_quantized:ident) => {
         [
@@ -39,6 +39,7 @@ macro_rules! entries_of {
             KernelEntry { format: WeightFormat::Q4K, isa: $isa, run: $run_quantized::<$tiles, Q4K> },
             KernelEntry { format: WeightFormat::Q5K, isa: $isa, run: $run_quantized::<$tiles, Q5K> },
             KernelEntry { format: WeightFormat::Q6K, isa: $isa, run: $run_quantized::<$tiles, Q6K> },
+            KernelEntry { format: WeightFormat::Mxfp4, isa: $isa, run: $run_quantized::<$tiles, Mxfp4> },
         ]
     };
 }

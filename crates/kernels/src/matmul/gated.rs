@@ -14,19 +14,26 @@ use crate::activations::{ActivationBlock, InputRows, blocks_per_row, quantize_on
 use crate::blocks::STEP_COLUMNS;
 use crate::layout::{GROUP_ROWS, MatrixRef};
 use crate::vector::spans::SharedSlice;
-use crate::vector::{geglu_in_place, swiglu_in_place};
+use crate::vector::{add_on_this_thread, clamped_swiglu_in_place, geglu_in_place, swiglu_in_place};
 
 /// Row groups that are cut together: one activation block of the result.
 const GROUPS_PER_UNIT: usize = STEP_COLUMNS / GROUP_ROWS;
 
 /// What the gate product passes before it meets the up product.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
     #[default]
     Silu,
     /// GELU in its tanh form.
     GeluTanh,
+    /// `x * sigmoid(slope * x)` of `x` up to `limit`; up is taken between `-limit` and `limit`, and one more (gpt-oss).
+    ClampedSwiglu {
+        /// Factor in the sigmoid.
+        slope: f32,
+        /// Largest value of the gate, and largest magnitude of up.
+        limit: f32,
+    },
 }
 
 /// The first half of one gated network for some rows.
@@ -35,6 +42,8 @@ pub struct GatedJob<'a> {
     gate: MatmulJob<'a>,
     up: MatmulJob<'a>,
     activation: Activation,
+    /// Added to every row of the gate and of the up product; empty for none.
+    biases: [&'a [f32]; 2],
     rows: usize,
     /// Rows of the gate and up matrices.
     width: usize,
@@ -68,13 +77,29 @@ impl<'a> GatedJob<'a> {
         let gate = MatmulJob::into_shared(gate, input, &result);
         let up = MatmulJob::into_shared(up, input, &up_result);
         let activation = Activation::Silu;
-        Self { gate, up, activation, rows, width, result, up_result, blocks: SharedSlice::new(blocks) }
+        let blocks = SharedSlice::new(blocks);
+        Self { gate, up, activation, biases: [&[]; 2], rows, width, result, up_result, blocks }
     }
 
     /// The same with another activation than SiLU.
     #[must_use]
     pub fn with_activation(self, activation: Activation) -> Self {
         Self { activation, ..self }
+    }
+
+    /// The same with a vector, `[width]`, that is added to every row of the gate product, and one for the up product.
+    ///
+    /// # Panics
+    /// When a length differs from the rows of the matrices.
+    #[must_use]
+    pub fn with_biases(self, gate: &'a [f32], up: &'a [f32]) -> Self {
+        assert_eq!(
+            [gate.len(), up.len()],
+            [self.width; 2],
+            "biases of gated matrices of {} rows",
+            self.width
+        );
+        Self { biases: [gate, up], ..self }
     }
 
     fn units(&self) -> usize {
@@ -106,9 +131,17 @@ impl<'a> GatedJob<'a> {
             let place = row * self.width + columns.start..row * self.width + columns.end;
             // SAFETY: these columns belong to this thread, and the products are done with them.
             let (result, up) = unsafe { (self.result.part(place.clone()), self.up_result.part(place)) };
+            let [gate_bias, up_bias] = self.biases;
+            if !gate_bias.is_empty() {
+                add_on_this_thread(kernels, result, &gate_bias[columns.clone()]);
+                add_on_this_thread(kernels, up, &up_bias[columns.clone()]);
+            }
             match self.activation {
                 Activation::Silu => swiglu_in_place(kernels, result, up),
                 Activation::GeluTanh => geglu_in_place(kernels, result, up),
+                Activation::ClampedSwiglu { slope, limit } => {
+                    clamped_swiglu_in_place(kernels, result, up, slope, limit);
+                }
             }
             if self.width.is_multiple_of(STEP_COLUMNS) {
                 let first = row * blocks_per_row(self.width) + columns.start / STEP_COLUMNS;

@@ -12,7 +12,7 @@ use super::driver::{FloatElement, FloatTiles, Lanes, QuantizedTiles};
 use super::neon_i8mm::matrix_sums;
 use super::tile::{RowVectors, StepRows, StepWeights, float_tile, integer_sums, quantized_tile};
 use crate::activations::ActivationBlock;
-use crate::blocks::QuantizedFormat;
+use crate::blocks::{CODES, QuantizedFormat};
 use crate::layout::QuantStorage;
 
 pub(super) struct NeonTiles;
@@ -124,6 +124,12 @@ impl<const I8MM: bool> RowVectors for NeonRows<I8MM> {
     }
 
     #[inline(always)]
+    fn decode(self, codes: uint8x16_t) -> uint8x16_t {
+        // SAFETY: the table has 16 bytes; `self` is the proof that the processor has the features.
+        unsafe { vqtbl1q_u8(vld1q_u8(CODES.as_ptr()), codes) }
+    }
+
+    #[inline(always)]
     fn add_high_bits(self, nibbles: uint8x16_t, plane: uint8x16_t, from: u32, mask: u8) -> uint8x16_t {
         with_features!({
             let shifted = vshlq_u8(plane, vdupq_n_s8(4 - from as i8));
@@ -221,6 +227,22 @@ impl<const I8MM: bool> RowVectors for NeonRows<I8MM> {
         unsafe {
             let word: u32 = bytes.as_ptr().add(at).cast::<u32>().read_unaligned();
             vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(u64::from(word))))))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_exponents(self, bytes: &[u8], at: usize) -> float32x4_t {
+        debug_assert!(at + 4 <= bytes.len());
+        // SAFETY: checked by the caller.
+        unsafe {
+            let word: u32 = bytes.as_ptr().add(at).cast::<u32>().read_unaligned();
+            let wide = vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(u64::from(word)))));
+            let exponents = vreinterpretq_s32_u32(wide);
+            let normal = vshlq_n_s32::<23>(vsubq_s32(exponents, vdupq_n_s32(1)));
+            // As in `avx2.rs`; the shift takes the low byte as signed, so the largest exponents shift to the right.
+            let subnormal = vshlq_s32(vdupq_n_s32(0x0020_0000), exponents);
+            let subnormal = vminq_s32(subnormal, vdupq_n_s32(0x0040_0000));
+            vreinterpretq_f32_s32(vmaxq_s32(normal, subnormal))
         }
     }
 

@@ -3,7 +3,7 @@
 use super::driver::{FloatElement, FloatKind, FloatTiles, Lanes, QuantizedTiles};
 use crate::WeightFormat;
 use crate::activations::ActivationBlock;
-use crate::blocks::{BlockFields, QuantizedFormat, STEP_COLUMNS, float_at};
+use crate::blocks::{BlockFields, CODES, QuantizedFormat, STEP_COLUMNS, float_at, scale_of_exponent};
 use crate::layout::{
     GROUP_ROWS, MinimumStorage, PackedBlock, QuantStorage, ScaleStorage, packed_block, read_lane,
 };
@@ -47,6 +47,7 @@ fn add_block(
         let sums = half_step_sums(packed, quants, activations);
         let (scale, sum) = match packed.scales {
             ScaleStorage::OneF16 => (fields.scale_f32(), sums[0] + sums[1]),
+            ScaleStorage::Exponent => (scale_of_exponent(fields.scale as u8), sums[0] + sums[1]),
             ScaleStorage::SubScale => {
                 (fields.scale_f32() * f32::from(fields.sub_scales[step]), sums[0] + sums[1])
             }
@@ -79,6 +80,7 @@ fn half_step_sums(
     for (column, (&quant, &activation)) in quants.iter().zip(&activations.values).enumerate() {
         let weight = match packed.quants {
             QuantStorage::Bytes => i32::from(quant.cast_signed()),
+            QuantStorage::Codes => i32::from(CODES[usize::from(quant)]) - i32::from(packed.quant_offset),
             _ => i32::from(quant) - i32::from(packed.quant_offset),
         };
         sums[column / (STEP_COLUMNS / 2)] += weight * i32::from(activation);

@@ -36,6 +36,8 @@ pub(super) trait RowVectors: Copy {
     fn stored_bytes(self, bytes: Self::Bytes) -> Self::Bytes;
     fn low_nibbles(self, bytes: Self::Bytes) -> Self::Bytes;
     fn high_nibbles(self, bytes: Self::Bytes) -> Self::Bytes;
+    /// What each code (below 16 in every byte) stands for: `CODES` of MXFP4.
+    fn decode(self, codes: Self::Bytes) -> Self::Bytes;
     /// `nibbles | (bits FROM .. FROM + width of plane, moved to bit 4)`, for masks of one or two bits at bit 4.
     fn add_high_bits(self, nibbles: Self::Bytes, plane: Self::Bytes, from: u32, mask: u8) -> Self::Bytes;
 
@@ -75,6 +77,8 @@ pub(super) trait RowVectors: Copy {
 
     unsafe fn load_signed_bytes(self, bytes: &[u8], at: usize) -> Self::Ints;
     unsafe fn load_unsigned_bytes(self, bytes: &[u8], at: usize) -> Self::Floats;
+    /// `2^(exponent - 128)` of exponent bytes, subnormal ones too.
+    unsafe fn load_exponents(self, bytes: &[u8], at: usize) -> Self::Floats;
     unsafe fn load_halves(self, bytes: &[u8], at: usize) -> Self::Floats;
     unsafe fn load_bfloats(self, bytes: &[u8], at: usize) -> Self::Floats;
     unsafe fn load_floats(self, bytes: &[u8], at: usize) -> Self::Floats;
@@ -309,6 +313,7 @@ pub(super) unsafe fn quants<V: RowVectors, F: QuantizedFormat, const HALF: usize
         let nibbles = if HALF == 0 { v.low_nibbles(both) } else { v.high_nibbles(both) };
         match packed.quants {
             QuantStorage::Bytes | QuantStorage::Nibbles => nibbles,
+            QuantStorage::Codes => v.decode(nibbles),
             QuantStorage::NibblesAndFifthBit => {
                 let plane = v.load_bytes(weights.block, first + 4 * VECTOR_BYTES);
                 v.add_high_bits(nibbles, plane, (HALF * 4 + INDEX) as u32, 0x10)
@@ -334,7 +339,10 @@ pub(super) unsafe fn scales<V: RowVectors, F: QuantizedFormat>(
     let StepWeights { block, step, first_row } = weights;
     // SAFETY: all offsets lie inside the block by the construction of `PackedBlock`.
     unsafe {
-        let mut scale = v.load_halves(block, 2 * first_row);
+        let mut scale = match packed.scales {
+            ScaleStorage::Exponent => v.load_exponents(block, first_row),
+            _ => v.load_halves(block, 2 * first_row),
+        };
         if packed.scales == ScaleStorage::SubScale {
             let at = packed.sub_scales_at + step * GROUP_ROWS + first_row;
             scale = v.mul(scale, v.load_unsigned_bytes(block, at));

@@ -63,6 +63,11 @@ struct ScaledAdd(f32);
 struct SiluTimes;
 #[derive(Clone, Copy)]
 struct GeluTimes;
+#[derive(Clone, Copy)]
+struct ClampedSwiglu {
+    slope: f32,
+    limit: f32,
+}
 
 impl Unary for Exp {
     #[inline(always)]
@@ -127,6 +132,17 @@ impl Binary for GeluTimes {
     }
 }
 
+impl Binary for ClampedSwiglu {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, a: S::Lanes, b: S::Lanes) -> S::Lanes {
+        // Limits come first, so that a NaN stays.
+        let gate = s.smaller(s.splat(self.limit), a);
+        let up = s.smaller(s.splat(self.limit), s.larger(s.splat(-self.limit), b));
+        let gated = s.mul(gate, exponential::sigmoid(s, s.mul(gate, s.splat(self.slope))));
+        s.mul(s.add(up, s.splat(1.0)), gated)
+    }
+}
+
 #[inline(always)]
 fn exp_body<S: Simd>(s: S, x: &mut [f32]) {
     map_in_place(s, Exp, x);
@@ -167,6 +183,11 @@ fn geglu_in_place_body<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     zip_in_place(s, GeluTimes, gate, up);
 }
 
+#[inline(always)]
+fn clamped_swiglu_in_place_body<S: Simd>(s: S, gate: &mut [f32], up: &[f32], slope: f32, limit: f32) {
+    zip_in_place(s, ClampedSwiglu { slope, limit }, gate, up);
+}
+
 instantiate! {
     /// `x = exp(x)`, at most 1.01 units in the last place from the true value (subnormal results too);
     /// exactly 0 at -inf, 1 at 0, inf at inf; NaN stays NaN.
@@ -193,11 +214,25 @@ instantiate! { fn add_span(out: &mut [f32], x: &[f32]) => add_body }
 instantiate! { fn scale_add_span(out: &mut [f32], weight: f32, x: &[f32]) => scale_add_body }
 instantiate! { fn swiglu_in_place_span(gate: &mut [f32], up: &[f32]) => swiglu_in_place_body }
 instantiate! { fn geglu_in_place_span(gate: &mut [f32], up: &[f32]) => geglu_in_place_body }
+instantiate! {
+    fn clamped_swiglu_in_place_span(
+        gate: &mut [f32],
+        up: &[f32],
+        slope: f32,
+        limit: f32,
+    ) => clamped_swiglu_in_place_body
+}
 
 /// `out += x`. Panics when the lengths differ.
 pub fn add_assign(team: &Team<'_>, kernels: Kernels, out: &mut [f32], x: &[f32]) {
     assert_eq!(out.len(), x.len(), "add_assign of slices of different length");
     for_each_span(team, out, |span, out| add_span(kernels, out, &x[span]));
+}
+
+/// `out += x` without a team. Panics when the lengths differ.
+pub(crate) fn add_on_this_thread(kernels: Kernels, out: &mut [f32], x: &[f32]) {
+    assert_eq!(out.len(), x.len(), "adding slices of different length");
+    add_span(kernels, out, x);
 }
 
 /// `out += weight * x`, each element one fused multiply-add. Panics when the lengths differ.
@@ -217,4 +252,11 @@ pub fn swiglu_in_place(kernels: Kernels, gate: &mut [f32], up: &[f32]) {
 pub fn geglu_in_place(kernels: Kernels, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "geglu_in_place of slices of different length");
     geglu_in_place_span(kernels, gate, up);
+}
+
+/// `gate = (up + 1) * gate * sigmoid(slope * gate)`, the gate taken as at most `limit` and up between `-limit` and `limit`
+/// (gpt-oss). Panics when the lengths differ.
+pub fn clamped_swiglu_in_place(kernels: Kernels, gate: &mut [f32], up: &[f32], slope: f32, limit: f32) {
+    assert_eq!(gate.len(), up.len(), "clamped_swiglu_in_place of slices of different length");
+    clamped_swiglu_in_place_span(kernels, gate, up, slope, limit);
 }

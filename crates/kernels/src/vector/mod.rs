@@ -19,7 +19,11 @@ pub(crate) mod simd_neon;
 pub(crate) mod simd_x86;
 pub(crate) mod spans;
 
-pub use elementwise::{add_assign, exp, geglu_in_place, scale_add, sigmoid, silu, softplus, swiglu_in_place};
+pub(crate) use elementwise::add_on_this_thread;
+pub use elementwise::{
+    add_assign, clamped_swiglu_in_place, exp, geglu_in_place, scale_add, sigmoid, silu, softplus,
+    swiglu_in_place,
+};
 pub use hadamard::{rotate_heads, rotate_heads_back, rotation_block};
 pub use half_rows::convert_to_f16;
 pub(crate) use reduce::rms_norm_rows;

@@ -43,6 +43,7 @@ fn half_fields(format: WeightFormat) -> &'static [usize] {
         WeightFormat::Q8_0 | WeightFormat::Q4_0 | WeightFormat::Q5_0 => &[0],
         WeightFormat::Q4_1 | WeightFormat::Q5_1 | WeightFormat::Q4K | WeightFormat::Q5K => &[0, 2],
         WeightFormat::Q6K => &[208],
+        WeightFormat::Mxfp4 => &[],
     }
 }
 
@@ -65,6 +66,9 @@ pub fn random_rows(random: &mut Random, format: WeightFormat, rows: usize, colum
                 for &offset in half_fields(format) {
                     block[offset..offset + 2].copy_from_slice(&random_half(random));
                 }
+                if format == WeightFormat::Mxfp4 {
+                    block[0] = random_exponent(random);
+                }
             }
         }
     }
@@ -82,6 +86,15 @@ fn random_half(random: &mut Random) -> [u8; 2] {
         _ => 5 + random.below(8) as u16,
     };
     (sign | exponent << 10 | mantissa).to_le_bytes()
+}
+
+/// Mostly around 2^-7, sometimes subnormal or large.
+fn random_exponent(random: &mut Random) -> u8 {
+    match random.below(16) {
+        0 => random.below(3) as u8,
+        1 => 130,
+        _ => 116 + random.below(8) as u8,
+    }
 }
 
 /// Column counts that a format accepts, short and long.
