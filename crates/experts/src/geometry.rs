@@ -11,6 +11,7 @@ use coldpress_kernels::{WeightFormat, layout};
 
 use crate::error::ExpertError;
 use crate::record::HEADER_BYTES;
+use crate::stored::Stored;
 
 /// Records start and end at multiples of this, in the pack file and in memory: the largest block size of common disks.
 pub const RECORD_ALIGNMENT: usize = 4096;
@@ -73,6 +74,14 @@ impl ExpertOffsets {
             Self::Places(places) => places.get(expert).map(|place| place.offset),
         }
     }
+
+    /// Place of `expert`, in `file` where the list names no files.
+    pub(crate) fn place(&self, file: usize, expert: usize) -> Option<ExpertPlace> {
+        match self {
+            Self::Places(places) => places.get(expert).copied(),
+            offsets => offsets.offset(expert).map(|offset| ExpertPlace { file, offset }),
+        }
+    }
 }
 
 /// One of the three matrices of the experts of a layer, as stored in the model file: row-major, `rows` rows of
@@ -96,10 +105,7 @@ pub struct Projection {
 impl Projection {
     /// Where the matrix of `expert` starts; `None` where the list is too short or a sum overflows.
     pub fn place(&self, expert: usize) -> Option<ExpertPlace> {
-        match &self.offsets {
-            ExpertOffsets::Places(places) => places.get(expert).copied(),
-            offsets => offsets.offset(expert).map(|offset| ExpertPlace { file: self.file, offset }),
-        }
+        self.offsets.place(self.file, expert)
     }
 
     /// Source bytes of one expert. Only for shapes that [`Geometry::new`] accepted.
@@ -119,6 +125,8 @@ pub struct LayerExperts {
     pub up: Projection,
     /// Down projection `[hidden, inner]`.
     pub down: Projection,
+    /// How the three are stored.
+    pub stored: Stored,
 }
 
 impl LayerExperts {
@@ -172,6 +180,9 @@ pub struct RecordGeometry {
 impl RecordGeometry {
     fn new(layer: usize, experts: &LayerExperts) -> Result<Self, ExpertError> {
         let bad = |detail: String| ExpertError::Geometry { layer, detail };
+        if let Some(misfit) = experts.misfit() {
+            return Err(bad(misfit));
+        }
         let [gate, up, down] = experts.projections();
         if (gate.rows, gate.columns) != (up.rows, up.columns)
             || (down.columns, down.rows) != (gate.rows, gate.columns)
@@ -310,6 +321,7 @@ pub(crate) mod tests {
             gate: projection(32, 32),
             up: projection(32, 32),
             down: projection(32, 32),
+            stored: Stored::Apart,
         };
         Geometry::new(&vec![layer; layers]).expect("fits together")
     }

@@ -1,9 +1,9 @@
 //! Records read from files into the memory of slots.
 //!
 //! With a pack a record is one read, straight into the slot's memory (or a few reads side by side, each owning its piece of
-//! it), and is verified when it lands. Without one its three matrices are read into a staging place of the read ring and
+//! it), and is verified when it lands. Without one its parts (mostly three matrices) are read into a staging place of the read ring and
 //! arranged into the slot's memory by the whole team; a pack that fills meanwhile is read first and gets what it lacks.
-//! The head of a record is its first bytes, or its first matrices.
+//! The head of a record is its first bytes, or its first parts.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,17 +16,15 @@ use crate::geometry::{ExpertKey, Geometry, LayerExperts, RECORD_ALIGNMENT};
 use crate::loader::{Destination, Landed, LoadStatistics, RecordLoader};
 use crate::pack::{LazyPack, PackFile};
 use crate::reader::{ExpertReader, Finished, ReadQueue, ReadRequest, ReadStatistics};
-use crate::record::{self, SourceMatrix};
+use crate::record;
 use crate::slots::SlotMemory;
 use crate::source::{ModelSource, ReadFile, aligned};
+use crate::stored::{self, PARTS_MAX};
 
 /// Most parallel reads of one record of a pack.
 pub const SPLIT_MAX: usize = 8;
 /// The head of a record and the parts of the rest.
 const PIECES_MAX: usize = 1 + SPLIT_MAX;
-/// Reads of a record without a pack: gate, up and down.
-const MATRICES: usize = 3;
-
 /// Where records come from.
 #[derive(Debug)]
 pub(crate) enum Origin {
@@ -57,8 +55,8 @@ struct Load {
     memory: Option<SlotMemory>,
     /// By number of the read: pieces of the slot's memory whose reads of a packed record have ended.
     pieces: [Option<SlotMemory>; PIECES_MAX],
-    /// Memory for gate, up and down as read; each is away while its read runs. None with a pack.
-    staging: [Option<SlotMemory>; MATRICES],
+    /// Memory for the parts as read; each is away while its read runs. None with a pack.
+    staging: [Option<SlotMemory>; PARTS_MAX],
     /// Whether it is read from the pack that is being filled.
     lazy: bool,
     /// Reads begun.
@@ -97,9 +95,16 @@ pub(crate) struct Reading {
     statistics: LoadStatistics,
 }
 
-/// Reads that one record takes at most: a head and `split` parts with a pack, one per matrix without.
-pub(crate) fn reads_per_record(has_pack: bool, split: usize) -> usize {
-    if has_pack { 1 + split.clamp(1, SPLIT_MAX) } else { MATRICES }
+/// Reads that one record takes at most: a head and `split` parts with a pack, one per part as it is stored without.
+pub(crate) fn reads_per_record(origin: &Origin, split: usize) -> usize {
+    match origin {
+        Origin::Pack(_) => 1 + split.clamp(1, SPLIT_MAX),
+        Origin::Model(source) => parts_per_record(source.layers()),
+    }
+}
+
+fn parts_per_record(layers: &[LayerExperts]) -> usize {
+    layers.iter().map(LayerExperts::part_count).max().unwrap_or(0)
 }
 
 impl Reading {
@@ -113,7 +118,7 @@ impl Reading {
         split: usize,
         ledger: &Ledger,
     ) -> Result<Self, ExpertError> {
-        let reads_per_record = reads_per_record(matches!(origin, Origin::Pack(_)), split);
+        let reads_per_record = reads_per_record(&origin, split);
         let places = read_ahead.min(reader.capacity() / reads_per_record);
         if places == 0 {
             return Err(ExpertError::Configuration(format!(
@@ -124,8 +129,9 @@ impl Reading {
         }
         let lengths = match &origin {
             Origin::Pack(_) => Vec::new(),
-            Origin::Model(source) => staging_lengths(source.layers()).repeat(places),
+            Origin::Model(source) => staging_lengths(source.layers()).collect::<Vec<_>>().repeat(places),
         };
+        let staged = lengths.len() / places;
         let mut staging = SlotMemory::carve(ledger, Purpose::ReadRing, &lengths)?.into_iter();
         let mut place = |_| Load {
             key: ExpertKey { layer: 0, expert: 0 },
@@ -133,7 +139,7 @@ impl Reading {
             extent: Extent::Whole,
             memory: None,
             pieces: [const { None }; PIECES_MAX],
-            staging: std::array::from_fn(|_| staging.next()),
+            staging: std::array::from_fn(|part| if part < staged { staging.next() } else { None }),
             lazy: false,
             begun: 0,
             begun_bytes: 0,
@@ -191,8 +197,8 @@ impl Reading {
                     self.push_piece(place, &packed, part_bytes);
                 }
             }
-            None => (load.begun..MATRICES).for_each(|_| {
-                self.push_matrix(place);
+            None => (load.begun..self.parts_of(load.key)).for_each(|_| {
+                self.push_part(place);
             }),
         }
     }
@@ -220,16 +226,24 @@ impl Reading {
         length
     }
 
-    /// Reads the next matrix of a record that is not packed; returns its bytes.
-    fn push_matrix(&mut self, place: usize) -> usize {
+    /// Parts that the record of `key` is read in without a pack.
+    fn parts_of(&self, key: ExpertKey) -> usize {
+        match &self.origin {
+            Origin::Pack(_) => 0,
+            Origin::Model(source) => source.layers()[key.layer as usize].part_count(),
+        }
+    }
+
+    /// Reads the next part of a record that is not packed; returns its bytes.
+    fn push_part(&mut self, place: usize) -> usize {
         let Origin::Model(source) = &self.origin else { return 0 };
         let load = &mut self.loads[place];
-        let matrix = load.begun;
-        let (file, range) = source.range(load.key, matrix);
+        let part = load.begun;
+        let (file, range) = source.range(load.key, part);
         let read = aligned(range.clone());
-        let staging = load.staging[matrix].take();
+        let staging = load.staging[part].take();
         self.queue.push(ReadRequest {
-            ticket: (place * self.reads_per_record + matrix) as u64,
+            ticket: (place * self.reads_per_record + part) as u64,
             file: file.clone(),
             offset: read.start,
             length: (read.end - read.start) as usize,
@@ -434,9 +448,9 @@ impl RecordLoader for Reading {
         match self.packed(&self.loads[place]) {
             Some(packed) => self.push_piece(place, &packed, bytes.next_multiple_of(RECORD_ALIGNMENT)),
             None => {
-                let mut begun = self.push_matrix(place);
-                while self.loads[place].begun < MATRICES && begun < bytes {
-                    begun += self.push_matrix(place);
+                let mut begun = self.push_part(place);
+                while self.loads[place].begun < self.parts_of(key) && begun < bytes {
+                    begun += self.push_part(place);
                 }
                 begun
             }
@@ -523,30 +537,29 @@ impl Origin {
                 Ok(layer.used_bytes)
             }
             Self::Model(source) => {
-                let mut bytes_needed = 0;
-                let mut part = 0;
-                let [gate, up, down] = &mut load.staging;
-                let sources = [gate, up, down].map(|staging| {
-                    let (_, range) = source.range(key, part);
+                let experts = &source.layers()[key.layer as usize];
+                let mut parts: [&mut [u8]; PARTS_MAX] = Default::default();
+                let staged = load.staging.iter_mut().take(experts.part_count());
+                for (index, (part, staging)) in parts.iter_mut().zip(staged).enumerate() {
+                    let (_, range) = source.range(key, index);
                     let skip = (range.start - aligned(range.clone()).start) as usize;
                     let length = (range.end - range.start) as usize;
-                    let big_endian = source.layers()[key.layer as usize].projections()[part].big_endian;
-                    part += 1;
-                    bytes_needed += length;
                     let staging = staging.as_mut().expect("the staging of a load is there between reads");
-                    SourceMatrix { bytes: &mut staging[skip..skip + length], big_endian }
-                });
-                record::arrange(team, layer, key, sources, record);
+                    *part = &mut staging[skip..skip + length];
+                }
+                let bytes_needed = parts.iter().map(|part| part.len()).sum();
+                stored::arrange(team, experts, layer, key, parts, record);
                 Ok(bytes_needed)
             }
         }
     }
 }
 
-/// Bytes of one staging place: for gate, up and down the largest of any layer, plus what alignment adds.
-fn staging_lengths(layers: &[LayerExperts]) -> [usize; 3] {
-    [0, 1, 2].map(|part| {
-        let largest = layers.iter().map(|layer| layer.projections()[part].expert_bytes()).max().unwrap_or(0);
+/// Bytes of one staging place: for each part the largest of any layer, plus what alignment adds.
+fn staging_lengths(layers: &[LayerExperts]) -> impl Iterator<Item = usize> + '_ {
+    (0..parts_per_record(layers)).map(|index| {
+        let with_it = layers.iter().filter(|layer| index < layer.part_count());
+        let largest = with_it.map(|layer| layer.part(index).bytes).max().unwrap_or(0);
         // A range reaches over at most one block boundary more than its length covers.
         largest.next_multiple_of(RECORD_ALIGNMENT) + RECORD_ALIGNMENT
     })
@@ -555,5 +568,5 @@ fn staging_lengths(layers: &[LayerExperts]) -> [usize; 3] {
 /// Bytes of the read ring of a store that reads model files directly with `read_ahead` experts in flight. With a pack no
 /// ring is needed. `layers` must have passed [`Geometry::new`].
 pub fn read_ring_bytes(layers: &[LayerExperts], read_ahead: usize) -> u64 {
-    staging_lengths(layers).iter().map(|length| *length as u64).sum::<u64>() * read_ahead as u64
+    staging_lengths(layers).map(|length| length as u64).sum::<u64>() * read_ahead as u64
 }

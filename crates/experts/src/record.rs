@@ -33,7 +33,7 @@ const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
 const SUM_PARTS_MAX: usize = 8;
 
 /// Row groups that one chunk of [`arrange`] packs: long enough to pay for claiming it, short enough to share.
-const GROUPS_PER_CHUNK: usize = 4;
+pub(crate) const GROUPS_PER_CHUNK: usize = 4;
 
 /// Source bytes of one matrix: rows as the model file stores them.
 #[derive(Debug)]
@@ -57,15 +57,30 @@ pub fn arrange(
     sources: [SourceMatrix<'_>; 3],
     record: &mut [u8],
 ) {
-    assert_eq!(record.len(), geometry.record_bytes, "length of the record of {key}");
-    let mut end = HEADER_BYTES;
-    for (place, source) in geometry.matrices.iter().zip(sources) {
+    let mut sources = sources;
+    arrange_with(team, geometry, key, record, |matrix, place, out| {
+        let source = &mut sources[matrix];
         if source.big_endian {
             blocks::to_little_endian(place.format, source.bytes);
         }
+        pack_matrix(team, place, source.bytes, out);
+    });
+}
+
+/// Builds the record of `key`; `pack(matrix, place, bytes)` writes every byte of the packed gate (0), up (1) and down (2).
+pub(crate) fn arrange_with(
+    team: &Team<'_>,
+    geometry: &RecordGeometry,
+    key: ExpertKey,
+    record: &mut [u8],
+    mut pack: impl FnMut(usize, &MatrixPlace, &mut [u8]),
+) {
+    assert_eq!(record.len(), geometry.record_bytes, "length of the record of {key}");
+    let mut end = HEADER_BYTES;
+    for (matrix, place) in geometry.matrices.iter().enumerate() {
         record[end..place.offset].fill(0);
         end = place.offset + place.bytes;
-        pack_matrix(team, place, source.bytes, &mut record[place.offset..end]);
+        pack(matrix, place, &mut record[place.offset..end]);
     }
     record[end..].fill(0);
     seal(team, key, record);

@@ -16,7 +16,7 @@ use coldpress_formats::SourceFile;
 use coldpress_memory::sys::{self, DirectIo};
 
 use crate::error::ExpertError;
-use crate::geometry::{ExpertKey, LayerExperts, PROJECTION_NAMES, RECORD_ALIGNMENT};
+use crate::geometry::{ExpertKey, LayerExperts, RECORD_ALIGNMENT};
 
 /// How reads of a file go with the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -160,7 +160,7 @@ pub fn aligned(range: Range<u64>) -> Range<u64> {
     range.start / alignment * alignment..range.end.next_multiple_of(alignment)
 }
 
-/// The model files, and where each expert's three matrices lie in them.
+/// The model files, and where each expert's matrices lie in them.
 #[derive(Debug)]
 pub struct ModelSource {
     files: Vec<Arc<ReadFile>>,
@@ -187,12 +187,13 @@ impl ModelSource {
 
     fn check_ranges(&self) -> Result<(), ExpertError> {
         for (layer, experts) in self.layers.iter().enumerate() {
-            for (projection, name) in experts.projections().into_iter().zip(PROJECTION_NAMES) {
+            for part in (0..experts.part_count()).map(|index| experts.part(index)) {
+                let name = part.name;
                 for expert in 0..experts.expert_count {
-                    let bytes = projection.expert_bytes() as u64;
+                    let bytes = part.bytes as u64;
                     let bad = |detail| ExpertError::Geometry { layer, detail };
-                    let place = projection.place(expert);
-                    let file = place.map_or(projection.file, |place| place.file);
+                    let place = part.place(expert);
+                    let file = place.map_or(part.file, |place| place.file);
                     let range = place.and_then(|place| Some(place.offset..place.offset.checked_add(bytes)?));
                     let range = range
                         .ok_or_else(|| bad(format!("{name} has no valid offset for expert {expert}")))?;
@@ -223,11 +224,11 @@ impl ModelSource {
         &self.layers
     }
 
-    /// The bytes of projection `part` (0 gate, 1 up, 2 down) of one expert: file and range.
+    /// The bytes of one part of an expert as it is stored (mostly 0 gate, 1 up, 2 down): file and range.
     pub fn range(&self, key: ExpertKey, part: usize) -> (&Arc<ReadFile>, Range<u64>) {
-        let projection = self.layers[key.layer as usize].projections()[part];
-        let place = projection.place(key.expert as usize);
+        let part = self.layers[key.layer as usize].part(part);
+        let place = part.place(key.expert as usize);
         let place = place.expect("every offset was checked when the source was opened");
-        (&self.files[place.file], place.offset..place.offset + projection.expert_bytes() as u64)
+        (&self.files[place.file], place.offset..place.offset + part.bytes as u64)
     }
 }

@@ -515,7 +515,7 @@ impl StoreConfig {
             Origin::Pack(pack) => pack.file().notice(access).into_iter().collect(),
             Origin::Model(source) => source.files().iter().filter_map(|file| file.notice(access)).collect(),
         };
-        let reads = self.read_ahead * reads_per_record(matches!(origin, Origin::Pack(_)), self.split);
+        let reads = self.read_ahead * reads_per_record(&origin, self.split);
         let choice = std::mem::replace(&mut self.reader, ReaderChoice::Auto);
         let (reader, notice) = open_reader(choice, reads)?;
         notices.extend(notice);

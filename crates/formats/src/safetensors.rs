@@ -21,8 +21,9 @@ use crate::tensor_type::TensorType;
 const LENGTH_BYTES: u64 = 8;
 const METADATA_KEY: &str = "__metadata__";
 
-/// Element types with the ggml type of the same meaning.
-const ELEMENT_TYPES: [(&str, TensorType); 8] = [
+/// Element types with the ggml type of the same meaning;
+/// bytes without a sign are codes, whose meaning another tensor gives: no kernel computes with either kind of bytes.
+const ELEMENT_TYPES: [(&str, TensorType); 9] = [
     ("F32", TensorType::F32),
     ("F16", TensorType::F16),
     ("BF16", TensorType::Bf16),
@@ -31,6 +32,7 @@ const ELEMENT_TYPES: [(&str, TensorType); 8] = [
     ("I32", TensorType::I32),
     ("I16", TensorType::I16),
     ("I8", TensorType::I8),
+    ("U8", TensorType::I8),
 ];
 
 /// The directory of one file.

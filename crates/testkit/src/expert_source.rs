@@ -10,7 +10,7 @@ use std::path::Path;
 use coldpress_experts::pack::PackConfig;
 use coldpress_experts::{
     ExpertError, ExpertKey, ExpertOffsets, ExpertStore, FileAccess, Geometry, LayerExperts, Projection,
-    READ_AHEAD_DEFAULT, ReadAheadMode, ReaderChoice, Residency, StoreConfig,
+    READ_AHEAD_DEFAULT, ReadAheadMode, ReaderChoice, Residency, StoreConfig, Stored,
 };
 use coldpress_formats::SourceFile;
 use coldpress_kernels::{WeightFormat, blocks, pack_rows, packed_bytes};
@@ -108,7 +108,7 @@ impl ExpertSource {
                 projection
             };
             let (gate, up, down) = (projection(0), projection(1), projection(2));
-            layers.push(LayerExperts { expert_count: shape.experts, gate, up, down });
+            layers.push(LayerExperts { expert_count: shape.experts, gate, up, down, stored: Stored::Apart });
         }
         let files = contents.iter().enumerate().map(|(index, bytes)| {
             let path = folder.join(format!("source-{index}.bin"));

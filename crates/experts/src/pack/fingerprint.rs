@@ -44,14 +44,14 @@ impl Fingerprint {
             opened.push((file, &source.path));
         }
         for (layer, experts) in layers.iter().enumerate() {
-            for projection in experts.projections() {
-                let bytes = projection.expert_bytes() as u64;
+            for part in (0..experts.part_count()).map(|index| experts.part(index)) {
+                let bytes = part.bytes as u64;
                 let last = experts.expert_count - 1;
                 let sample = SAMPLE_BYTES.min(bytes);
                 let samples = [(0, 0), (last / 2, (bytes - sample) / 2), (last, bytes - sample)];
                 for (expert, at) in samples {
                     let bad = |detail| ExpertError::Geometry { layer, detail };
-                    let place = projection.place(expert);
+                    let place = part.place(expert);
                     let start = place.and_then(|place| Some((place.file, place.offset.checked_add(at)?)));
                     let (number, start) =
                         start.ok_or_else(|| bad(format!("no valid offset for expert {expert}")))?;
