@@ -5,6 +5,8 @@
 //! costs time, and memory that the budget does not know. The counting allocator sees all threads.
 #![allow(unsafe_code)]
 
+#[allow(dead_code)]
+mod checkpoint;
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -73,8 +75,13 @@ fn resident_and_streamed_greedy_and_drawn() {
     };
     let resident = LoadConfiguration::default().residency(Residency::Resident);
     let streamed = LoadConfiguration::default().cold_fraction(0.75);
-    for (name, configuration) in [("resident", resident), ("streamed", streamed)] {
-        let mut runtime = common::load(&common::demo(), &configuration.context(256).threads(2));
+    // Experts that are read in four parts and have biases.
+    let codes = checkpoint::Reference::open("gpt_oss_mxfp4").map(|reference| reference.linked("config.json"));
+    let models = std::iter::once(common::demo()).chain(codes.iter().map(|folder| folder.path().to_owned()));
+    let kinds = [("resident", resident), ("streamed", streamed)];
+    let cases = models.flat_map(|model| kinds.clone().map(|(name, kind)| (model.clone(), name, kind)));
+    for (model, name, configuration) in cases {
+        let mut runtime = common::load(&model, &configuration.context(256).threads(2));
         for sampling in [Sampling::default(), drawn] {
             let counts = allocations_per_token(&mut runtime, sampling);
             assert_eq!(counts.len(), TOKENS - 1);

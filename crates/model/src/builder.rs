@@ -5,18 +5,20 @@
 //! silently ignored is an answer that is silently wrong.
 //! Metadata is untrusted: dimensions are bounded before they are multiplied.
 
+mod fused;
+
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
-use coldpress_experts::{ExpertOffsets, ExpertPlace, LayerExperts, Projection, weight_format};
+use coldpress_experts::{ExpertOffsets, ExpertPlace, LayerExperts, Projection, Stored, weight_format};
 use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, Value};
 use coldpress_kernels::WeightFormat;
 
 use crate::error::ModelError;
 use crate::latent::HeadMatrices;
 use crate::names::{HuggingFace, Names, number};
-use crate::spec::{DenseKind, DenseTensor, LinearSpec, MatrixHandle, NormSpec, VectorHandle};
+use crate::spec::{DenseKind, DenseTensor, LinearSpec, MatrixHandle, NormSpec, Picked, VectorHandle};
 
 /// Largest value accepted for any single dimension of a model.
 const DIMENSION_MAX: u64 = 1 << 24;
@@ -271,6 +273,7 @@ impl<'a> SpecBuilder<'a> {
             offset: info.offset,
             byte_len: info.byte_len,
             offset_added: 0.0,
+            picked: Picked::ALL,
             place: start..start,
         };
         tensor.place.end = start + tensor.resident_bytes();
@@ -389,8 +392,13 @@ impl<'a> SpecBuilder<'a> {
             (gate, self.projection(layer, "up", count, width, hidden)?)
         };
         let down = self.projection(layer, "down", count, hidden, width)?;
-        self.experts.push(LayerExperts { expert_count: count, gate, up, down });
-        Ok(self.experts.len() - 1)
+        Ok(self.push_experts(LayerExperts { expert_count: count, gate, up, down, stored: Stored::Apart }))
+    }
+
+    /// Layer number of the expert store that `experts` get.
+    fn push_experts(&mut self, experts: LayerExperts) -> usize {
+        self.experts.push(experts);
+        self.experts.len() - 1
     }
 
     /// One tensor with the matrices of all experts.

@@ -8,13 +8,16 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use coldpress_experts::{ExpertStore, Guess, RecordRef};
-use coldpress_kernels::{GatedJob, MatmulJob, gated, matmul, vector};
+use coldpress_kernels::{GatedJob, Kernels, MatmulJob, gated, matmul, vector};
+use coldpress_workers::Team;
 
 use crate::error::ModelError;
 use crate::forward::{ForwardEngine, Model};
 use crate::route::{Choice, Routing};
 use crate::scratch::{Scratch, rows_per_part};
-use crate::spec::{FeedForwardSpec, GatedFeedForwardSpec, MoeSpec, SharedExpertSpec};
+use crate::spec::{
+    FeedForwardSpec, GatedFeedForwardSpec, MoeSpec, RouterSpec, SharedExpertSpec, VectorHandle,
+};
 use crate::times::Phase;
 
 /// Experts that compute in one parallel region.
@@ -34,6 +37,7 @@ struct Place {
 /// An expert that is ready to compute: its weights and the rows of `pairs` it fills.
 struct Work<'a> {
     record: RecordRef<'a>,
+    expert: u32,
     pairs: std::ops::Range<usize>,
 }
 
@@ -118,8 +122,20 @@ impl Model {
         let weights = self.weights.matrix(moe.router.weight);
         let input = input.rows(0, rows, self.spec.hidden);
         matmul(engine.team, engine.kernels, &mut [MatmulJob::new(weights, input, &mut *logits)]);
+        self.add_router_bias(engine.team, &moe.router, logits);
         let bias = moe.router.choice_bias.map(|bias| self.weights.vector(bias));
         routing.route(engine.team, engine.kernels, &moe.router, bias, logits, rows);
+    }
+
+    fn add_router_bias(&self, team: &Team<'_>, router: &RouterSpec, logits: &mut [f32]) {
+        if let Some(bias) = router.bias {
+            self.add_bias(team, bias, logits);
+        }
+    }
+
+    /// The part of a vector of all experts that belongs to one of them, `width` values.
+    fn of_expert(&self, all: VectorHandle, expert: u32, width: usize) -> &[f32] {
+        &self.weights.vector(all)[expert as usize * width..][..width]
     }
 
     /// Submits the reads, computes the shared expert while they run, then every routed expert as it lands. What the next
@@ -172,7 +188,7 @@ impl Model {
                 }
                 work_rows += pairs.len();
                 routing.computed.push(pairs.start as u32);
-                work.push(Work { record, pairs });
+                work.push(Work { record, expert: routing.experts[index], pairs });
             }
             self.experts(engine, moe, routing, rows, &work);
         }
@@ -208,6 +224,7 @@ impl Model {
             if routing.computed.contains(at) {
                 let at = *at as usize * hidden;
                 vector::scale_add(kernels, row, output_weight(current, choice), &results[at..at + hidden]);
+                self.add_down_bias(kernels, current, choice, row);
             }
         }
         // Free until the experts compute, and those of a single row do not gather.
@@ -215,6 +232,7 @@ impl Model {
         let logits = &mut router.as_mut_slice_of::<f32>()[..moe.router.experts];
         let weights = self.weights.matrix(moe.router.weight);
         matmul(team, kernels, &mut [MatmulJob::new(weights, gathered.rows(0, 1, hidden), &mut *logits)]);
+        self.add_router_bias(team, &moe.router, logits);
         let bias = moe.router.choice_bias.map(|bias| self.weights.vector(bias));
         routing.guess(team, kernels, &moe.router, bias, logits);
     }
@@ -252,7 +270,7 @@ impl Model {
         let single = rows == 1 && !moe.weigh_input;
         if !single {
             let mut at = 0;
-            for Work { pairs, record } in work {
+            for Work { pairs, record, .. } in work {
                 let floats = moe.weigh_input
                     || !(record.gate().format().is_quantized() && record.up().format().is_quantized());
                 gathered.gather(team, input, hidden, at, &routing.row_of[pairs.clone()], floats);
@@ -274,13 +292,21 @@ impl Model {
         let row_blocks = blocks_left.len() / total.max(1);
         let mut jobs: ArrayVec<GatedJob<'_>, EXPERTS_AT_ONCE> = ArrayVec::new();
         let mut at = 0;
-        for Work { record, pairs } in work {
+        for Work { record, expert, pairs } in work {
             let count = pairs.len();
             let input = source.rows(if single { 0 } else { at }, count, hidden);
             let result = take_front(&mut result_left, count * width);
             let up = take_front(&mut up_left, count * width);
             let blocks = take_front(&mut blocks_left, count * row_blocks);
-            jobs.push(GatedJob::new(record.gate(), record.up(), input, result, up, blocks));
+            let job = GatedJob::new(record.gate(), record.up(), input, result, up, blocks);
+            let job = job.with_activation(moe.activation);
+            jobs.push(match moe.biases {
+                None => job,
+                Some(biases) => {
+                    let of_expert = |all| self.of_expert(all, *expert, width);
+                    job.with_biases(of_expert(biases.gate), of_expert(biases.up))
+                }
+            });
             at += count;
         }
         gated(team, kernels, &mut jobs);
@@ -289,12 +315,20 @@ impl Model {
         let mut jobs: ArrayVec<MatmulJob<'_>, EXPERTS_AT_ONCE> = ArrayVec::new();
         let mut at = 0;
         let outputs = pairs.as_mut_slice_of::<f32>();
-        for (Work { record, pairs }, output) in work.iter().zip(disjoint(outputs, hidden, work)) {
+        for (Work { record, pairs, .. }, output) in work.iter().zip(disjoint(outputs, hidden, work)) {
             let input = inner.rows(at, pairs.len(), width);
             jobs.push(MatmulJob::new(record.down(), input, output));
             at += pairs.len();
         }
         matmul(team, kernels, &mut jobs);
+    }
+
+    /// `out += weight * bias of the down product`, where the expert has one.
+    fn add_down_bias(&self, kernels: Kernels, moe: &MoeSpec, choice: &Choice, out: &mut [f32]) {
+        if let Some(biases) = moe.biases {
+            let bias = self.of_expert(biases.down, choice.expert, self.spec.hidden);
+            vector::scale_add(kernels, out, output_weight(moe, choice), bias);
+        }
     }
 
     /// `block_out += sum over ranks of weight * expert result`, in rank order.
@@ -311,8 +345,10 @@ impl Model {
                 let row = part * rows_per_part + row;
                 for rank in row * top_k..(row + 1) * top_k {
                     let at = routing.grouped_at[rank] as usize * hidden;
-                    let weight = output_weight(moe, &routing.choices[rank]);
+                    let choice = &routing.choices[rank];
+                    let weight = output_weight(moe, choice);
                     vector::scale_add(kernels, out, weight, &results[at..at + hidden]);
+                    self.add_down_bias(kernels, moe, choice, out);
                 }
             }
         });

@@ -413,6 +413,7 @@ impl Model {
                     first_position,
                     cache: engine.pool.rows(layer, sequence),
                     window: None,
+                    chunk: None,
                     sinks: None,
                     scale: spec.scale,
                     out: &mut latent.attended.as_mut_slice_of::<f32>()[queries],

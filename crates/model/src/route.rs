@@ -259,6 +259,7 @@ mod tests {
     fn recipe(scores: RouterScores, experts: usize) -> RouterSpec {
         RouterSpec {
             weight: MatrixHandle(0),
+            bias: None,
             experts,
             top_k: 2,
             scores,

@@ -64,8 +64,24 @@ pub struct DenseTensor {
     pub byte_len: u64,
     /// Added to every value of a vector when it is loaded: 1 for norms that are stored as a difference from 1, else 0.
     pub offset_added: f32,
+    /// Which values of the file a vector takes.
+    pub picked: Picked,
     /// Byte range in the dense weights buffer, 64-byte aligned.
     pub place: Range<usize>,
+}
+
+/// Every `step`-th value, from value `first` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Picked {
+    /// Index of the first value that is taken.
+    pub first: usize,
+    /// Distance to the next.
+    pub step: usize,
+}
+
+impl Picked {
+    /// All values.
+    pub const ALL: Self = Self { first: 0, step: 1 };
 }
 
 impl DenseTensor {
@@ -329,6 +345,8 @@ pub struct RouterGroups {
 pub struct RouterSpec {
     /// One row per expert.
     pub weight: MatrixHandle,
+    /// Added to the logits.
+    pub bias: Option<VectorHandle>,
     /// Routed experts of the layer.
     pub experts: usize,
     /// Experts per token.
@@ -354,6 +372,18 @@ pub struct SharedExpertSpec {
     pub gate: Option<MatrixHandle>,
 }
 
+/// Biases of all experts of a block. They are dense weights and no part of the records: all of them are small beside one expert,
+/// and so records, packs and what was packed before them are the same with biases and without.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertBiases {
+    /// Of the gate products, `[experts, width]`.
+    pub gate: VectorHandle,
+    /// Of the up products, `[experts, width]`.
+    pub up: VectorHandle,
+    /// Of the down products, `[experts, hidden]`.
+    pub down: VectorHandle,
+}
+
 /// A mixture-of-experts block.
 #[derive(Clone, Debug)]
 pub struct MoeSpec {
@@ -361,6 +391,10 @@ pub struct MoeSpec {
     pub store_layer: usize,
     /// Inner size of one expert.
     pub width: usize,
+    /// Activation of the experts' gates.
+    pub activation: Activation,
+    /// What is added to the products of the experts, if anything.
+    pub biases: Option<ExpertBiases>,
     /// The router.
     pub router: RouterSpec,
     /// Whether the weights multiply what goes into the experts instead of what comes out.

@@ -8,7 +8,7 @@ use coldpress_kernels::{MatrixRef, WeightFormat, pack_column, pack_rows, packed_
 use coldpress_memory::{Buffer, Bytes, Ledger, Purpose};
 
 use crate::error::ModelError;
-use crate::spec::{DenseKind, DenseTensor, MatrixHandle, ModelSpec, VectorHandle};
+use crate::spec::{DenseKind, DenseTensor, MatrixHandle, ModelSpec, Picked, VectorHandle};
 
 /// Rows that are packed together; a piece holds whole groups.
 const GROUP_ROWS: usize = 16;
@@ -50,11 +50,11 @@ impl DenseWeights {
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Self, ModelError> {
         let mut buffer = Buffer::new(ledger, Purpose::Dense, Bytes(spec.dense_bytes() as u64))?;
-        let total = spec.tensors.iter().map(|tensor| tensor.byte_len).sum();
+        let total: u64 = spec.tensors.iter().map(|tensor| tensor.byte_len).sum();
         let mut done = 0;
         for tensor in &spec.tensors {
             let place = &mut buffer.as_bytes_mut()[tensor.place.clone()];
-            let mut place = Filling { tensor, place, at: 0 };
+            let mut place = Filling { tensor, place, at: 0, seen: 0 };
             let (row_bytes, rows_multiple) = piece_shape(tensor);
             reader.read(tensor, row_bytes, rows_multiple, &mut |piece| {
                 if big_endian {
@@ -103,6 +103,8 @@ struct Filling<'a> {
     place: &'a mut [u8],
     /// What is filled: bytes of the place, or columns of a transposed matrix.
     at: usize,
+    /// Values of the file that have come, of a vector.
+    seen: usize,
 }
 
 impl Filling<'_> {
@@ -134,6 +136,9 @@ impl Filling<'_> {
             }
             DenseKind::Vector { .. } => {
                 let values = elements(format, piece.len());
+                if self.tensor.picked != Picked::ALL {
+                    return self.pick(piece, values);
+                }
                 let out = &mut self.place[self.at..self.at + values * size_of::<f32>()];
                 let floats: &mut [f32] = bytemuck::cast_slice_mut(out);
                 dequantize(format, piece, floats);
@@ -143,6 +148,22 @@ impl Filling<'_> {
                 self.at += values * size_of::<f32>();
             }
         }
+    }
+}
+
+impl Filling<'_> {
+    /// Takes the picked ones of `values` floats.
+    fn pick(&mut self, piece: &[u8], values: usize) {
+        let (format, Picked { first, step }) = (self.tensor.format, self.tensor.picked);
+        for (index, bytes) in piece.chunks_exact(format.block_bytes()).enumerate() {
+            let index = self.seen + index;
+            if index >= first && (index - first).is_multiple_of(step) {
+                let out = &mut self.place[self.at..self.at + size_of::<f32>()];
+                dequantize(format, bytes, bytemuck::cast_slice_mut(out));
+                self.at += size_of::<f32>();
+            }
+        }
+        self.seen += values;
     }
 }
 

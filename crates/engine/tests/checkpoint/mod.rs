@@ -137,6 +137,45 @@ impl Checkpoint {
         Self { config, tensors: tensors.collect() }
     }
 
+    /// Takes over the `config_overrides` of the description of a GGUF file.
+    pub fn change_config(&mut self, description: &Path) {
+        let text = std::fs::read_to_string(description).expect("a description");
+        let description: Value = serde_json::from_str(&text).expect("JSON");
+        merge(&mut self.config, &description["config_overrides"]);
+    }
+
+    /// MXFP4 experts as floats, in the transposed form in which they are stored without quantisation.
+    pub fn with_codes_as_floats(&self) -> Self {
+        const VALUES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+        let mut checkpoint = self.clone();
+        checkpoint.config.as_object_mut().expect("an object").remove("quantization_config");
+        let is_part = |tensor: &Tensor| tensor.name.ends_with("_blocks") || tensor.name.ends_with("_scales");
+        checkpoint.tensors.retain(|tensor| !is_part(tensor));
+        for codes in self.tensors.iter().filter(|tensor| tensor.name.ends_with("_blocks")) {
+            let name = codes.name.strip_suffix("_blocks").expect("just looked at");
+            let scales = self.tensors.iter().find(|tensor| tensor.name == format!("{name}_scales"));
+            let scales = &scales.expect("codes have scales").bytes;
+            let [experts, rows, blocks] = [0, 1, 2].map(|at| codes.shape[at] as usize);
+            let columns = 32 * blocks;
+            let value = |expert: usize, row: usize, column: usize| {
+                let block = (expert * rows + row) * blocks + column / 32;
+                let code = codes.bytes[16 * block + column % 32 / 2] >> (column % 2 * 4) & 0xf;
+                let magnitude = VALUES[usize::from(code & 7)] * 2f32.powi(i32::from(scales[block]) - 127);
+                if code < 8 { magnitude } else { -magnitude }
+            };
+            let places = (0..experts * rows * columns)
+                .map(|at| (at / (rows * columns), at % rows, at / rows % columns));
+            let bytes = places.flat_map(|(expert, row, column)| value(expert, row, column).to_le_bytes());
+            checkpoint.tensors.push(Tensor {
+                name: name.to_owned(),
+                dtype: "F32".to_owned(),
+                shape: vec![experts as u64, columns as u64, rows as u64],
+                bytes: bytes.collect(),
+            });
+        }
+        checkpoint
+    }
+
     pub fn tensor(&mut self, name: &str) -> &mut Tensor {
         let found = self.tensors.iter_mut().find(|tensor| tensor.name == name);
         found.unwrap_or_else(|| panic!("no tensor {name}"))
@@ -172,6 +211,20 @@ impl Checkpoint {
         std::fs::write(folder.path().join("config.json"), self.config.to_string()).expect("written");
         add_tokenizer(folder.path());
         folder
+    }
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    let (Some(into), Some(from)) = (into.as_object_mut(), from.as_object()) else {
+        return;
+    };
+    for (key, value) in from {
+        match into.get_mut(key) {
+            Some(inner) if inner.is_object() => merge(inner, value),
+            _ => {
+                into.insert(key.clone(), value.clone());
+            }
+        }
     }
 }
 

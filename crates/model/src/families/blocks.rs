@@ -324,13 +324,27 @@ pub(super) fn moe(
     hidden: usize,
     options: MoeOptions,
 ) -> Result<FeedForwardSpec, ModelError> {
+    moe_block(builder, layer, hidden, options, false).map(FeedForwardSpec::Moe)
+}
+
+/// The same; `fused` says that gate and up of the experts lie in one tensor in turns.
+pub(super) fn moe_block(
+    builder: &mut SpecBuilder<'_>,
+    layer: usize,
+    hidden: usize,
+    options: MoeOptions,
+    fused: bool,
+) -> Result<MoeSpec, ModelError> {
     let MoeOptions { experts, top_k, width, recipe, scale, weigh_input, shared } = options;
     let weight = builder.matrix(&format!("blk.{layer}.ffn_gate_inp.weight"), experts, hidden)?;
     let choice_bias = match recipe.choice_bias {
         true => Some(builder.vector(&format!("blk.{layer}.exp_probs_b.bias"), experts)?),
         false => None,
     };
-    let store_layer = builder.experts(layer, experts, hidden, width)?;
+    let store_layer = match fused {
+        true => builder.fused_experts(layer, experts, hidden, width)?,
+        false => builder.experts(layer, experts, hidden, width)?,
+    };
     let shared = match shared {
         None => None,
         Some(shared) => Some(SharedExpertSpec {
@@ -342,6 +356,17 @@ pub(super) fn moe(
         }),
     };
     let Recipe { scores, renormalize, .. } = recipe;
-    let router = RouterSpec { weight, experts, top_k, scores, choice_bias, groups: None, renormalize, scale };
-    Ok(FeedForwardSpec::Moe(MoeSpec { store_layer, width, router, weigh_input, shared }))
+    let activation = Activation::Silu;
+    let router = RouterSpec {
+        weight,
+        bias: None,
+        experts,
+        top_k,
+        scores,
+        choice_bias,
+        groups: None,
+        renormalize,
+        scale,
+    };
+    Ok(MoeSpec { store_layer, width, activation, biases: None, router, weigh_input, shared })
 }

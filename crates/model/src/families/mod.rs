@@ -15,6 +15,7 @@ mod deepseek2;
 mod ernie4_5_moe;
 mod gemma3;
 mod glm4_moe;
+mod gpt_oss;
 mod granitemoe;
 mod hunyuan_moe;
 mod kv_types;
@@ -50,6 +51,7 @@ const FAMILIES: &[Family] = &[
     ernie4_5_moe::FAMILY,
     gemma3::FAMILY,
     glm4_moe::FAMILY,
+    gpt_oss::FAMILY,
     granitemoe::FAMILY,
     hunyuan_moe::FAMILY,
     llama::FAMILY,
