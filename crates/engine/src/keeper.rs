@@ -142,7 +142,9 @@ impl Keeper {
         });
         let theirs = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name("coldpress-keeper".to_owned()).stack_size(STACK_BYTES);
-        Self { thread: builder.spawn(move || theirs.look_after()).ok(), shared }
+        // Files are opened here and not at the thread's first turn, which may come when tokens are made already.
+        let source = PressureSource::new();
+        Self { thread: builder.spawn(move || theirs.look_after(source)).ok(), shared }
     }
 
     /// Steers `store` from now on.
@@ -230,8 +232,7 @@ impl Drop for Keeper {
 }
 
 impl Shared {
-    fn look_after(&self) {
-        let mut source = PressureSource::new();
+    fn look_after(&self, mut source: PressureSource) {
         let mut controller = Controller::new(source.counter_error());
         let started = Instant::now();
         let mut stop = lock(&self.stop);

@@ -4,16 +4,22 @@
 mod asking;
 mod checkpoint;
 mod common;
+mod families;
 
+mod a_file_written_from_a_folder_equals_it;
 mod a_model_that_does_not_add_up_is_refused_by_name;
 mod a_panic_ends_every_request;
 mod a_prefix_is_computed_once;
 mod a_remembered_measurement_is_checked;
 mod a_replayed_trace_has_the_hits_of_the_run;
+mod blocks_for_later_tokens_cost_nothing;
 mod conversations_share_the_kv_cache;
 mod doctor_judges_any_machine;
+mod every_constant_of_a_family_counts;
 mod every_pair_of_settings_gives_the_same_bits;
+mod folders_that_cannot_be_used_are_refused_by_name;
 mod hugging_face_folders_agree_with_transformers;
+mod latent_attention_keeps_one_row_per_position;
 mod llama4_agrees_with_transformers;
 mod logits_agree_with_transformers;
 mod logits_do_not_depend_on_budget;

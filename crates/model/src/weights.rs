@@ -149,9 +149,7 @@ impl Filling<'_> {
             }
         }
     }
-}
 
-impl Filling<'_> {
     /// Takes the picked ones of `values` floats.
     fn pick(&mut self, piece: &[u8], values: usize) {
         let (format, Picked { first, step }) = (self.tensor.format, self.tensor.picked);
@@ -214,12 +212,13 @@ mod tests {
                 offset: 0,
                 byte_len: source.len() as u64,
                 offset_added: 0.0,
+                picked: Picked::ALL,
                 place: 0..0,
             };
             tensor.place.end = tensor.resident_bytes();
             let mut place = vec![255; tensor.place.end];
             let (row_bytes, _) = piece_shape(&tensor);
-            let mut filling = Filling { tensor: &tensor, place: &mut place, at: 0 };
+            let mut filling = Filling { tensor: &tensor, place: &mut place, at: 0, seen: 0 };
             filling.take(&source[..2 * row_bytes]);
             filling.take(&source[2 * row_bytes..]);
             let matrix = MatrixRef::new(tensor.held_format(), rows, columns, &place).expect("its length");

@@ -1,0 +1,119 @@
+//! The families that are compared with other programs, and what tests of them have in common.
+//!
+//! To add a family: its folder in `MIXTURES`, its numbers in `every_constant_of_a_family_counts.rs`.
+
+use std::path::Path;
+
+use crate::checkpoint::{Checkpoint, Reference, Tensor};
+use crate::common::{load, logits};
+use coldpress::{KvType, LoadConfiguration, Runtime, Silent};
+
+/// Two implementations in float32 differ by about 3e-6 in these models.
+pub const BOUND: f32 = 2e-5;
+
+/// Its experts are codes of four bits, which meet activations of eight; everything else is exact.
+pub const CODES: &str = "gpt_oss_mxfp4";
+
+/// What the rounding of activations to eight bits may do to logits.
+pub const BOUND_OF_EIGHT_BITS: f32 = 1e-1;
+
+/// Folder, name of the GGUF file with the same weights rounded to F16.
+pub const MIXTURES: [(&str, Option<&str>); 16] = [
+    ("qwen3_moe", Some("qwen3moe")),
+    ("qwen2_moe", Some("qwen2moe")),
+    ("mixtral", Some("mixtral")),
+    ("olmoe", Some("olmoe")),
+    ("granitemoe", Some("granitemoe")),
+    ("phimoe", None),
+    ("hunyuan_v1_moe", Some("hunyuan-moe")),
+    ("ernie4_5_moe", Some("ernie4_5-moe")),
+    ("deepseek_v2", None),
+    ("deepseek_v3", Some("deepseek2")),
+    ("glm4_moe_lite", Some("glm4moe-lite")),
+    ("glm4_moe", Some("glm4moe")),
+    ("minimax_m2", Some("minimax-m2")),
+    ("mimo_v2_flash", Some("mimo2")),
+    ("gpt_oss", Some("gpt-oss")),
+    (CODES, None),
+];
+
+pub const DENSE: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
+
+pub fn all() -> impl Iterator<Item = (&'static str, Reference)> {
+    let names = MIXTURES.iter().map(|&(name, _)| name).chain(DENSE);
+    names.filter_map(|name| Some((name, Reference::open(name)?)))
+}
+
+pub fn exact() -> LoadConfiguration {
+    LoadConfiguration::default().kv_type(KvType::F32).context(128)
+}
+
+pub fn logits_of(folder: &Path, configuration: &LoadConfiguration, ids: &[u32]) -> Vec<f32> {
+    logits(&mut load(folder, configuration), ids)
+}
+
+pub fn distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Rounds what GGUF twins hold as F16, and to the same values what they hold as F32 but had rounded.
+pub fn round_as_converters(checkpoint: &mut Checkpoint) {
+    let floats = checkpoint.tensors.iter_mut().filter(|tensor| tensor.dtype == "F32");
+    for tensor in floats.filter(|tensor| tensor.shape.len() > 1) {
+        let widened = is_router(&tensor.name) || is_bias(tensor);
+        *tensor = if widened { tensor.widened("F16") } else { tensor.rounded("F16") };
+    }
+}
+
+/// One vector for each expert, in one tensor.
+pub fn is_bias(tensor: &Tensor) -> bool {
+    tensor.name.ends_with("_bias")
+}
+
+pub fn is_router(name: &str) -> bool {
+    let routers = [
+        "mlp.gate.weight",
+        "moe.gate.weight",
+        "router.layer.weight",
+        "mlp.router.weight",
+        "gate.wg.weight",
+        "shared_expert_gate.weight",
+    ];
+    routers.iter().any(|router| name.ends_with(router)) || name.ends_with("correction_bias")
+}
+
+/// Every tensor but the large ones of attention and experts: norms, biases, routers, gates.
+pub fn is_constant(tensor: &Tensor) -> bool {
+    let dimensions = tensor.shape.iter().filter(|&&dimension| dimension > 1).count();
+    dimensions == 1 || is_router(&tensor.name) || is_bias(tensor)
+}
+
+/// What the model refuses to be loaded with.
+pub fn refusal(checkpoint: &Checkpoint) -> String {
+    match Runtime::load(checkpoint.write().path(), &exact(), &mut Silent) {
+        Ok(_) => panic!("it was loaded with {}", checkpoint.config),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// A vector of a file.
+pub fn vector(name: &str, values: &[f32]) -> Tensor {
+    Tensor {
+        name: name.to_owned(),
+        dtype: "F32".to_owned(),
+        shape: vec![values.len() as u64],
+        bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+    }
+}
+
+/// The folders with latent attention, as far as they are there.
+pub fn latent() -> impl Iterator<Item = (&'static str, Reference)> {
+    ["deepseek_v2", "deepseek_v3", "glm4_moe_lite"]
+        .into_iter()
+        .filter_map(|name| Some((name, Reference::open(name)?)))
+}
