@@ -87,10 +87,10 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let options = blocks::moe_options(builder, width, recipe)?;
     let fused = builder.by_source(false, true);
     let mut layers = Vec::new();
-    for layer in 0..frame.layer_count {
+    for (layer, windowed) in windows.into_iter().enumerate() {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let mut attention = blocks::attention(builder, layer, hidden, shape, Norms::None)?;
-        attention.window = windows[layer].then_some(window);
+        attention.window = windowed.then_some(window);
         attention.sinks = Some(builder.vector(&name("attn_sinks.weight"), shape.heads)?);
         let mut moe = blocks::moe_block(builder, layer, hidden, options, fused)?;
         moe.router.bias = Some(builder.vector(&name("ffn_gate_inp.bias"), options.experts)?);
