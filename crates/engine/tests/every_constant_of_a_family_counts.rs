@@ -70,6 +70,29 @@ const NUMBERS: &[(&str, &[(&str, f64)])] = &[
             ("/rope_parameters/partial_rotary_factor", 0.25),
             ("routed_scaling_factor", 1.0),
             ("num_experts_per_tok", 3.0),
+            ("n_group", 2.0),
+        ],
+    ),
+    (
+        "hy_v3",
+        &[
+            ("rms_norm_eps", 1e-2),
+            ("/rope_parameters/rope_theta", 500.0),
+            ("router_scaling_factor", 1.0),
+            ("num_experts_per_tok", 3.0),
+        ],
+    ),
+    (
+        "llama4_text",
+        &[
+            ("attention_chunk_size", 7.0),
+            ("attention_chunk_size", 9.0),
+            ("floor_scale", 7.0),
+            ("floor_scale", 9.0),
+            ("attn_scale", 0.1),
+            ("/rope_parameters/rope_theta", 500.0),
+            ("rms_norm_eps", 1e-2),
+            ("num_experts_per_tok", 2.0),
         ],
     ),
     (

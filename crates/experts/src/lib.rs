@@ -59,7 +59,7 @@ pub use record::RecordRef;
 pub use simulate::{ReplayCounts, Visits};
 pub use source::{FileAccess, ModelSource, ReadFile, aligned};
 pub use store::{ExpertStatistics, ExpertStore, READ_AHEAD_DEFAULT, Residency, StoreConfig};
-pub use stored::{ExpertBytes, Stored};
+pub use stored::{ExpertBytes, GateUp, Stored};
 pub use stream::{TensorRange, TensorStream};
 pub use telemetry::{ExpertCount, PASSES, PassCount, RouteTelemetry, TelemetrySnapshot};
 pub use timeline::{ReadEnd, ReadSpan, StoreTimeline, StoreWork, WorkSpan};

@@ -1,8 +1,9 @@
 //! How the experts of a layer lie in the model files, and how what was read becomes the matrices of a record.
 //!
-//! Mostly gate, up and down are matrices of rows, each by itself. Checkpoints of gpt-oss hold gate and up in one matrix, their
-//! rows in turn; as floats all matrices are transposed, as MXFP4 the codes and the exponents are tensors of their own. A record
-//! is read in parts, the pieces of the file that belong to it as they are stored, each once; no part is read for two matrices.
+//! Mostly gate, up and down are matrices of rows, each by itself. Checkpoints of gpt-oss and Llama 4 hold gate and up in one
+//! matrix, their rows in turn or one half each; as floats all matrices are transposed, as MXFP4 the codes and the exponents are
+//! tensors of their own. A record is read in parts, the pieces of the file that belong to it as they are stored, each once; no
+//! part is read for two matrices.
 //! Next: `record` (what is made of them), `reading` (which reads them).
 
 use coldpress_kernels::WeightFormat;
@@ -27,9 +28,9 @@ pub enum Stored {
     /// Gate, up and down by themselves, rows of blocks.
     #[default]
     Apart,
-    /// Floats: `[hidden, 2 * inner]` with gate in the even columns and up in the odd ones, and down as `[inner, hidden]`. Gate and
-    /// up start at the same place.
-    Transposed,
+    /// Floats: `[hidden, 2 * inner]` with columns of gate and up, and down as `[inner, hidden]`. Gate and up start at the same
+    /// place.
+    Transposed(GateUp),
     /// MXFP4: the codes of `[2 * inner, hidden]` with gate in the even rows and up in the odd ones, 16 bytes a block with
     /// neighbours in the two halves of a byte; down as `[hidden, inner]`. Gate and up start at the same place.
     Codes {
@@ -38,6 +39,15 @@ pub enum Stored {
         /// Exponents of down.
         down_exponents: ExpertBytes,
     },
+}
+
+/// How the columns of a transposed matrix of gate and up are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateUp {
+    /// Gate in the even columns, up in the odd ones (gpt-oss).
+    InTurns,
+    /// Gate in the first half of the columns, up in the second one (Llama 4).
+    Halves,
 }
 
 /// A piece of each expert.
@@ -71,7 +81,7 @@ impl LayerExperts {
     pub(crate) fn part_count(&self) -> usize {
         match self.stored {
             Stored::Apart => 3,
-            Stored::Transposed => 2,
+            Stored::Transposed(_) => 2,
             Stored::Codes { .. } => 4,
         }
     }
@@ -87,8 +97,10 @@ impl LayerExperts {
                 let bytes = projection.expert_bytes();
                 part(PROJECTION_NAMES[index], projection.file, &projection.offsets, bytes)
             }
-            (Stored::Transposed, 0) => part("gate and up", gate.file, &gate.offsets, 2 * gate.expert_bytes()),
-            (Stored::Transposed, _) => part("down", down.file, &down.offsets, down.expert_bytes()),
+            (Stored::Transposed(_), 0) => {
+                part("gate and up", gate.file, &gate.offsets, 2 * gate.expert_bytes())
+            }
+            (Stored::Transposed(_), _) => part("down", down.file, &down.offsets, down.expert_bytes()),
             (Stored::Codes { .. }, 0) => {
                 let bytes = 2 * blocks(gate.rows, gate.columns) * CODE_BYTES;
                 part("gate and up", gate.file, &gate.offsets, bytes)
@@ -112,7 +124,7 @@ impl LayerExperts {
         let formats = self.projections().map(|projection| projection.format);
         let fits = match self.stored {
             Stored::Apart => true,
-            Stored::Transposed => {
+            Stored::Transposed(_) => {
                 formats.iter().all(|format| !format.is_quantized()) && formats[0] == formats[1]
             }
             Stored::Codes { .. } => formats == [WeightFormat::Mxfp4; 3],
@@ -145,17 +157,20 @@ pub(crate) fn arrange(
             ];
             record::arrange(team, geometry, key, sources, record);
         }
-        Stored::Transposed => record::arrange_with(team, geometry, key, record, |matrix, place, out| {
-            let bytes = place.format.block_bytes();
-            let (source, row_elements, step, first_column) = match matrix {
-                2 => (&*second, place.rows, 1, 0),
-                _ => (&*first, 2 * place.rows, 2, matrix),
-            };
-            pack(team, place, out, |row, column, element| {
-                let at = (column * row_elements + first_column + step * row) * bytes;
-                element.copy_from_slice(&source[at..at + bytes]);
-            });
-        }),
+        Stored::Transposed(order) => {
+            record::arrange_with(team, geometry, key, record, |matrix, place, out| {
+                let bytes = place.format.block_bytes();
+                let (source, row_elements, step, first_column) = match (matrix, order) {
+                    (2, _) => (&*second, place.rows, 1, 0),
+                    (_, GateUp::InTurns) => (&*first, 2 * place.rows, 2, matrix),
+                    (_, GateUp::Halves) => (&*first, 2 * place.rows, 1, matrix * place.rows),
+                };
+                pack(team, place, out, |row, column, element| {
+                    let at = (column * row_elements + first_column + step * row) * bytes;
+                    element.copy_from_slice(&source[at..at + bytes]);
+                });
+            })
+        }
         Stored::Codes { .. } => record::arrange_with(team, geometry, key, record, |matrix, place, out| {
             let row_blocks = place.columns / BLOCK_ELEMENTS;
             let (codes, exponents, step, first_row) = match matrix {
@@ -255,18 +270,20 @@ mod tests {
 
     #[test]
     fn transposed_matrices_come_back_as_rows() {
-        let experts = layer(WeightFormat::F32, Stored::Transposed);
-        // Every element is its number in the part.
-        let part = |index: usize| {
-            let elements = experts.part(index).bytes / 4;
-            (0..elements).flat_map(|at| (at as f32).to_le_bytes()).collect::<Vec<u8>>()
-        };
-        let mut parts = [part(0), part(1), Vec::new(), Vec::new()];
-        let (geometry, record) = record_of(&experts, &mut parts);
-        let record = RecordRef::new(geometry.layer(0), &record);
-        assert_rows(record.gate(), |row, column| (column * 2 * INNER + 2 * row) as f32);
-        assert_rows(record.up(), |row, column| (column * 2 * INNER + 2 * row + 1) as f32);
-        assert_rows(record.down(), |row, column| (column * HIDDEN + row) as f32);
+        for (order, step, second) in [(GateUp::InTurns, 2, 1), (GateUp::Halves, 1, INNER)] {
+            let experts = layer(WeightFormat::F32, Stored::Transposed(order));
+            // Every element is its number in the part.
+            let part = |index: usize| {
+                let elements = experts.part(index).bytes / 4;
+                (0..elements).flat_map(|at| (at as f32).to_le_bytes()).collect::<Vec<u8>>()
+            };
+            let mut parts = [part(0), part(1), Vec::new(), Vec::new()];
+            let (geometry, record) = record_of(&experts, &mut parts);
+            let record = RecordRef::new(geometry.layer(0), &record);
+            assert_rows(record.gate(), |row, column| (column * 2 * INNER + step * row) as f32);
+            assert_rows(record.up(), |row, column| (column * 2 * INNER + step * row + second) as f32);
+            assert_rows(record.down(), |row, column| (column * HIDDEN + row) as f32);
+        }
     }
 
     #[test]
@@ -303,7 +320,7 @@ mod tests {
             let error = Geometry::new(&[layer(format, stored)]).expect_err("formats that do not fit");
             assert!(error.to_string().contains("not stored like this"), "{error}");
         };
-        refused(WeightFormat::Q8_0, Stored::Transposed);
+        refused(WeightFormat::Q8_0, Stored::Transposed(GateUp::InTurns));
         refused(WeightFormat::F32, codes());
     }
 }

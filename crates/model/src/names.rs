@@ -120,9 +120,6 @@ const ACCEPTED: &[(&str, Accepted)] = &[
     ("sliding_window", Accepted::BeyondContext),
 ];
 
-/// Qwen's window is switched by a key of its own, which must be off.
-pub(crate) const UNUSED_WINDOW: &[(&str, Accepted)] = &[("sliding_window", Accepted::Anything)];
-
 /// Keys about training, programs and text, without effect on logits.
 const WITHOUT_EFFECT: &[&str] = &[
     "_attn_implementation_autoset",

@@ -18,7 +18,7 @@ pub const CODES: &str = "gpt_oss_mxfp4";
 pub const BOUND_OF_EIGHT_BITS: f32 = 1e-1;
 
 /// Folder, name of the GGUF file with the same weights rounded to F16.
-pub const MIXTURES: [(&str, Option<&str>); 16] = [
+pub const MIXTURES: [(&str, Option<&str>); 18] = [
     ("qwen3_moe", Some("qwen3moe")),
     ("qwen2_moe", Some("qwen2moe")),
     ("mixtral", Some("mixtral")),
@@ -35,6 +35,8 @@ pub const MIXTURES: [(&str, Option<&str>); 16] = [
     ("mimo_v2_flash", Some("mimo2")),
     ("gpt_oss", Some("gpt-oss")),
     (CODES, None),
+    ("hy_v3", Some("hy_v3")),
+    ("llama4_text", Some("llama4")),
 ];
 
 pub const DENSE: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
@@ -81,6 +83,8 @@ pub fn is_router(name: &str) -> bool {
         "moe.gate.weight",
         "router.layer.weight",
         "mlp.router.weight",
+        "mlp.router.gate.weight",
+        "feed_forward.router.weight",
         "gate.wg.weight",
         "shared_expert_gate.weight",
     ];

@@ -1,9 +1,9 @@
-//! Experts whose gate and up lie in one tensor in turns, as checkpoints of gpt-oss have them, and the biases of experts.
+//! Experts whose gate and up lie in one tensor, as checkpoints of gpt-oss and Llama 4 have them, and the biases of experts.
 //!
-//! The fused tensor is `ffn_gate_up_exps`: floats `[expert, hidden, 2 * inner]`, or MXFP4 as `ffn_gate_up_exps.codes` and
+//! The fused tensor is `ffn_gate_up_exps`: floats `[expert, hidden, 2 * inner]`, in turns or as halves, or MXFP4 as `ffn_gate_up_exps.codes` and
 //! `.exponents` with rows of outputs; `ffn_down_exps` is stored in the same way.
 
-use coldpress_experts::{ExpertBytes, ExpertOffsets, LayerExperts, Projection, Stored};
+use coldpress_experts::{ExpertBytes, ExpertOffsets, GateUp, LayerExperts, Projection, Stored};
 use coldpress_formats::{TensorInfo, TensorType};
 use coldpress_kernels::WeightFormat;
 
@@ -16,13 +16,14 @@ const BLOCK_ELEMENTS: usize = 32;
 const CODE_BYTES: usize = 16;
 
 impl SpecBuilder<'_> {
-    /// The routed experts of layer `layer`, gate and up in turns. Returns the layer number of the expert store.
+    /// The routed experts of layer `layer`, gate and up in one tensor. Returns the layer number of the expert store.
     pub fn fused_experts(
         &mut self,
         layer: usize,
         count: usize,
         hidden: usize,
         width: usize,
+        gate_up: GateUp,
     ) -> Result<usize, ModelError> {
         let name = |part: &str, ending: &str| format!("blk.{layer}.ffn_{part}_exps{ending}");
         let projection = |format, rows, columns, (file, offsets)| Projection {
@@ -48,7 +49,7 @@ impl SpecBuilder<'_> {
         let gate = projection(format, width, hidden, both);
         let (down, format) = self.floats_of_experts(&name("down", ".weight"), [hidden, width, count])?;
         let down = projection(format, hidden, width, down);
-        let (up, stored) = (gate.clone(), Stored::Transposed);
+        let (up, stored) = (gate.clone(), Stored::Transposed(gate_up));
         Ok(self.push_experts(LayerExperts { expert_count: count, gate, up, down, stored }))
     }
 

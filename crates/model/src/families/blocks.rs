@@ -3,6 +3,7 @@
 //! A family file says which pieces it uses and with which options; names are those of GGUF
 //! (`gguf/constants.py` of the PyPI package gguf lists them).
 
+use coldpress_experts::GateUp;
 use coldpress_kernels::Activation;
 use coldpress_kernels::attention::AttentionShape;
 
@@ -11,8 +12,8 @@ use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::spec::{
     AttentionKind, AttentionSpec, FeedForwardSpec, GatedFeedForwardSpec, LayerSpec, MatrixHandle, MoeSpec,
-    NormSpec, QueryKeyNorm, Renormalize, RopePairing, RouterScores, RouterSpec, SharedExpertSpec, ValueHeads,
-    VectorHandle,
+    NormSpec, QueryKeyNorm, Renormalize, RopePairing, RouterGroups, RouterScores, RouterSpec,
+    SharedExpertSpec, ValueHeads, VectorHandle,
 };
 
 /// Everything outside the layers.
@@ -296,6 +297,8 @@ pub(super) struct MoeOptions {
     pub recipe: Recipe,
     /// Factor on the weights of the chosen experts.
     pub scale: f32,
+    /// Groups of experts that are chosen first.
+    pub groups: Option<RouterGroups>,
     /// Whether the weights multiply what goes into the experts.
     pub weigh_input: bool,
     pub shared: Option<SharedOptions>,
@@ -314,7 +317,16 @@ pub(super) fn moe_options(
             builder.bad(format!("{top_k} experts per token are more than the {experts} experts of a layer"))
         );
     }
-    Ok(MoeOptions { experts, top_k, width, recipe, scale: 1.0, weigh_input: false, shared: None })
+    Ok(MoeOptions {
+        experts,
+        top_k,
+        width,
+        recipe,
+        scale: 1.0,
+        groups: None,
+        weigh_input: false,
+        shared: None,
+    })
 }
 
 /// The MoE block of layer `layer`.
@@ -324,26 +336,31 @@ pub(super) fn moe(
     hidden: usize,
     options: MoeOptions,
 ) -> Result<FeedForwardSpec, ModelError> {
-    moe_block(builder, layer, hidden, options, false).map(FeedForwardSpec::Moe)
+    moe_block(builder, layer, hidden, options, None).map(FeedForwardSpec::Moe)
 }
 
-/// The same; `fused` says that gate and up of the experts lie in one tensor in turns.
+/// The same; `fused` says how gate and up of the experts share a tensor whose matrices are transposed, or codes of MXFP4.
 pub(super) fn moe_block(
     builder: &mut SpecBuilder<'_>,
     layer: usize,
     hidden: usize,
     options: MoeOptions,
-    fused: bool,
+    fused: Option<GateUp>,
 ) -> Result<MoeSpec, ModelError> {
-    let MoeOptions { experts, top_k, width, recipe, scale, weigh_input, shared } = options;
+    let MoeOptions { experts, top_k, width, recipe, scale, groups, weigh_input, shared } = options;
     let weight = builder.matrix(&format!("blk.{layer}.ffn_gate_inp.weight"), experts, hidden)?;
     let choice_bias = match recipe.choice_bias {
-        true => Some(builder.vector(&format!("blk.{layer}.exp_probs_b.bias"), experts)?),
+        true => {
+            // Converters of some families leave the ending out.
+            let stem = format!("blk.{layer}.exp_probs_b");
+            let name = if builder.has(&stem) { stem } else { format!("{stem}.bias") };
+            Some(builder.vector(&name, experts)?)
+        }
         false => None,
     };
     let store_layer = match fused {
-        true => builder.fused_experts(layer, experts, hidden, width)?,
-        false => builder.experts(layer, experts, hidden, width)?,
+        Some(gate_up) => builder.fused_experts(layer, experts, hidden, width, gate_up)?,
+        None => builder.experts(layer, experts, hidden, width)?,
     };
     let shared = match shared {
         None => None,
@@ -357,16 +374,25 @@ pub(super) fn moe_block(
     };
     let Recipe { scores, renormalize, .. } = recipe;
     let activation = Activation::Silu;
-    let router = RouterSpec {
-        weight,
-        bias: None,
-        experts,
-        top_k,
-        scores,
-        choice_bias,
-        groups: None,
-        renormalize,
-        scale,
-    };
+    let router =
+        RouterSpec { weight, bias: None, experts, top_k, scores, choice_bias, groups, renormalize, scale };
     Ok(MoeSpec { store_layer, width, activation, biases: None, router, weigh_input, shared })
+}
+
+/// Takes the tensors of the blocks after the last layer for used and returns the number of layers. GGUF files count these
+/// blocks among the layers.
+pub(super) fn pass_over_later_tokens(
+    builder: &mut SpecBuilder<'_>,
+    blocks: usize,
+) -> Result<usize, ModelError> {
+    let later = builder.integer("nextn_predict_layers")?.unwrap_or(0).min(1 << 16) as usize;
+    let layers = builder.by_source(blocks.saturating_sub(later), blocks);
+    if layers == 0 {
+        return Err(builder.bad(format!("{later} of {blocks} blocks predict later tokens, none is a layer")));
+    }
+    for block in layers..layers + later {
+        let beginning = builder.by_source(format!("blk.{block}."), format!("model.layers.{block}."));
+        builder.pass_over_all(&beginning);
+    }
+    Ok(layers)
 }

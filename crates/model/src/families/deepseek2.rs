@@ -5,7 +5,7 @@
 //! Reference: `modeling_deepseek_v2.py`, `modeling_deepseek_v3.py` and `modeling_glm4_moe_lite.py` of transformers.
 
 use super::blocks::{self, Frame, MoeOptions, Recipe, SharedOptions};
-use super::{Family, Outline, yarn};
+use super::{Family, Outline, sigmoid_router, yarn};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::latent::{LatentQuery, LatentSpec};
@@ -331,11 +331,13 @@ fn groups(
     options: &MoeOptions,
     sigmoid: bool,
 ) -> Result<Option<RouterGroups>, ModelError> {
-    let stated = |name| Ok::<_, ModelError>(builder.optional_dimension(name)?.unwrap_or(1));
-    let (count, kept) = (stated("expert_group_count")?, stated("expert_group_used_count")?);
     match builder.text("expert_group_method")? {
-        // For the others the table of accepted values has it.
-        Some("greedy") if !sigmoid => return Ok(None),
+        // For the others the table of accepted values has it. Groups are stated nevertheless.
+        Some("greedy") if !sigmoid => {
+            builder.integer("expert_group_count")?;
+            builder.integer("expert_group_used_count")?;
+            return Ok(None);
+        }
         None | Some("group_limited_greedy") => {}
         Some(_) if sigmoid => {}
         Some(other) => {
@@ -343,24 +345,8 @@ fn groups(
             return Err(builder.unsupported(format!("{key} is '{other}'")));
         }
     }
-    if count == 1 || count == kept {
-        return Ok(None);
-    }
-    let experts = options.experts;
-    let least = if sigmoid { 2 } else { 1 };
-    let size = experts / count;
-    if count > 64
-        || !experts.is_multiple_of(count)
-        || size < least
-        || kept > count
-        || options.top_k > kept * size
-    {
-        let top_k = options.top_k;
-        return Err(builder
-            .bad(format!("{top_k} of {experts} experts cannot be chosen from {kept} of {count} groups")));
-    }
     let score = if sigmoid { GroupScore::SumOfBestTwo } else { GroupScore::Best };
-    Ok(Some(RouterGroups { count, kept, score }))
+    sigmoid_router::groups(builder, options, score)
 }
 
 fn mixture(

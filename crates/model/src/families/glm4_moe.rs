@@ -44,7 +44,7 @@ const ROTATED: f32 = 0.5;
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let mut frame = blocks::frame(builder)?;
     let hidden = frame.hidden;
-    frame.layer_count = pass_over_later_tokens(builder, frame.layer_count)?;
+    frame.layer_count = blocks::pass_over_later_tokens(builder, frame.layer_count)?;
     let shape = blocks::head_shape(builder, hidden)?;
     let normed = builder.by_source(
         builder.has("blk.0.attn_q_norm.weight"),
@@ -52,13 +52,12 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     );
     let norms = if normed { Norms::PerHead } else { Norms::None };
     let width = builder.dimension("expert_feed_forward_length")?;
-    let (recipe, scale) = sigmoid_router(builder)?;
+    let router = sigmoid_router(builder)?;
     let shared_count = builder.integer("expert_shared_count")?.unwrap_or(0).min(1 << 16) as usize;
     let shared = SharedOptions { width: shared_count * width, gated: false };
     let options = blocks::MoeOptions {
-        scale,
         shared: (shared_count > 0).then_some(shared),
-        ..blocks::moe_options(builder, width, recipe)?
+        ..router.options(builder, width)?
     };
     let dense_layers = builder.integer("leading_dense_block_count")?.unwrap_or(0);
     let mut rope = rope(builder, RopePairing::HalfSplit, shape.head_dim)?;
@@ -82,19 +81,4 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
         });
     }
     Ok(Outline { frame, ropes: vec![rope], layers })
-}
-
-/// Takes the tensors of the blocks after the last layer for used and returns the number of layers. GGUF files count these
-/// blocks among the layers.
-fn pass_over_later_tokens(builder: &mut SpecBuilder<'_>, blocks: usize) -> Result<usize, ModelError> {
-    let later = builder.integer("nextn_predict_layers")?.unwrap_or(0).min(1 << 16) as usize;
-    let layers = builder.by_source(blocks.saturating_sub(later), blocks);
-    if layers == 0 {
-        return Err(builder.bad(format!("{later} of {blocks} blocks predict later tokens, none is a layer")));
-    }
-    for block in layers..layers + later {
-        let beginning = builder.by_source(format!("blk.{block}."), format!("model.layers.{block}."));
-        builder.pass_over_all(&beginning);
-    }
-    Ok(layers)
 }

@@ -6,6 +6,7 @@
 
 mod yarn;
 
+use coldpress_experts::GateUp;
 use coldpress_kernels::Activation;
 
 use super::blocks::{self, Norms, Recipe};
@@ -85,7 +86,7 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let recipe =
         Recipe { scores: RouterScores::SoftmaxOfChosen, renormalize: Renormalize::No, choice_bias: false };
     let options = blocks::moe_options(builder, width, recipe)?;
-    let fused = builder.by_source(false, true);
+    let fused = builder.by_source(None, Some(GateUp::InTurns));
     let mut layers = Vec::new();
     for (layer, windowed) in windows.into_iter().enumerate() {
         let name = |part: &str| format!("blk.{layer}.{part}");

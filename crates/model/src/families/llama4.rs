@@ -4,12 +4,16 @@
 //!
 //! Reference: `modeling_llama4.py` of transformers.
 
+use coldpress_experts::GateUp;
+
 use super::blocks::{self, Norms, Recipe, SharedOptions};
 use super::{Family, Outline, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::{Accepted, HuggingFace};
-use crate::spec::{AttentionKind, LayerSpec, Renormalize, RopePairing, RouterScores, Temperature};
+use crate::spec::{
+    AttentionKind, FeedForwardSpec, LayerSpec, Renormalize, RopePairing, RouterScores, Temperature,
+};
 
 pub(super) const FAMILY: Family = Family {
     gguf: "llama4",
@@ -61,11 +65,6 @@ const INTERVAL: u64 = 4;
 const EXPERTS_OF_MAVERICK: usize = 128;
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
-    if builder.by_source(false, true) {
-        return Err(builder.unsupported(
-            "the expert matrices of llama4 folders are stored transposed, which is not read yet; use a GGUF file of the model",
-        ));
-    }
     let frame = blocks::frame(builder)?;
     let hidden = frame.hidden;
     let shape = blocks::head_shape(builder, hidden)?;
@@ -87,6 +86,8 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let rotated = rotated_layers(builder, frame.layer_count)?;
     let chunked = chunked_layers(builder, &rotated)?;
     let rope = rope(builder, RopePairing::Interleaved, shape.head_dim)?;
+    // Checkpoints hold matrices of experts transposed.
+    let gate_up = builder.by_source(None, Some(GateUp::Halves));
     let mut layers = Vec::new();
     for layer in 0..frame.layer_count {
         let name = |part: &str| format!("blk.{layer}.{part}");
@@ -103,7 +104,9 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
             attention_result_norm: None,
             feed_forward_norm: builder.norm(&name("ffn_norm"), hidden)?,
             feed_forward: match routed[layer] {
-                true => blocks::moe(builder, layer, hidden, options)?,
+                true => {
+                    blocks::moe_block(builder, layer, hidden, options, gate_up).map(FeedForwardSpec::Moe)?
+                }
                 false => blocks::dense(builder, layer, hidden)?,
             },
             feed_forward_result_norm: None,

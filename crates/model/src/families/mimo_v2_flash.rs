@@ -8,7 +8,7 @@ use coldpress_kernels::attention::AttentionShape;
 
 use super::blocks::{self, Norms};
 use super::sigmoid_router::{self, sigmoid_router};
-use super::{Family, Outline, rope};
+use super::{Family, Outline, layer_kinds, rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::{Accepted, HuggingFace};
@@ -30,13 +30,28 @@ const KEYS: &[(&str, &str)] = &[
     sigmoid_router::GROUP_COUNT,
     sigmoid_router::GROUPS_USED,
     sigmoid_router::SCALE,
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.head_count", "swa_num_attention_heads"),
+    ("attention.head_count_kv_window", "swa_num_key_value_heads"),
+    // One key for both kinds of layers: they must agree.
+    ("attention.key_length", "head_dim"),
+    ("attention.key_length", "swa_head_dim"),
     ("attention.layer_kinds", "layer_types"),
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("attention.layer_norm_rms_epsilon", "layernorm_epsilon"),
+    ("attention.positions_before", "sliding_window_size"),
+    ("attention.sinks_in_windows", "add_swa_attention_sink_bias"),
+    ("attention.sliding_window_pattern", "hybrid_layer_pattern"),
     ("attention.value_length", "v_head_dim"),
+    ("attention.value_length", "swa_v_head_dim"),
     ("attention.value_scale", "attention_value_scale"),
     ("feed_forward.layer_kinds", "mlp_layer_types"),
+    ("feed_forward.routed_layers", "moe_layer_freq"),
+    ("rope.freq_base", "rope_theta"),
     ("rope.freq_base", "rope_parameters.full_attention.rope_theta"),
+    ("rope.freq_base_swa", "swa_rope_theta"),
     ("rope.freq_base_swa", "rope_parameters.sliding_attention.rope_theta"),
-    // One key for both kinds: they must agree.
+    ("rope.partial_factor", "partial_rotary_factor"),
     ("rope.partial_factor", "rope_parameters.full_attention.partial_rotary_factor"),
     ("rope.partial_factor", "rope_parameters.sliding_attention.partial_rotary_factor"),
 ];
@@ -51,7 +66,11 @@ const ACCEPTED: &[(&str, Accepted)] = &[
     ("mlp_layer_types", Accepted::Text(&["dense", "sparse"])),
     ("rope_parameters.full_attention.rope_type", Accepted::Text(&["default"])),
     ("rope_parameters.sliding_attention.rope_type", Accepted::Text(&["default"])),
+    // A published configuration states it beside `sliding_window_size`, without effect.
+    ("attention_chunk_size", Accepted::Anything),
+    ("scoring_func", Accepted::Text(&["sigmoid"])),
     ("sliding_window", Accepted::Anything),
+    ("topk_method", Accepted::Text(&["noaux_tc"])),
 ];
 
 /// Bases of layers that see everything and of the others, where a file does not state them.
@@ -63,15 +82,14 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     // Blocks for several tokens at once; they change no logit.
     builder.pass_over_all("model.mtp.");
     let kinds = kinds(builder, layer_count)?;
-    let window = builder.dimension("attention.sliding_window")?;
+    let window = window(builder)?;
     let values = ValueHeads {
         head_dim: builder.dimension("attention.value_length")?,
         scale: builder.positive_or("attention.value_scale", 1.0)?,
     };
     let ropes = ropes(builder, kinds.first().map_or(0, |kind| kind.shape.head_dim))?;
     let width = builder.dimension("expert_feed_forward_length")?;
-    let (recipe, scale) = sigmoid_router(builder)?;
-    let options = blocks::MoeOptions { scale, ..blocks::moe_options(builder, width, recipe)? };
+    let options = sigmoid_router(builder)?.options(builder, width)?;
     let mut layers = Vec::new();
     for (layer, kind) in kinds.into_iter().enumerate() {
         let name = |part: &str| format!("blk.{layer}.{part}");
@@ -86,7 +104,8 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
             blocks::attention_with_values(builder, layer, hidden, shape, Norms::None, Some(values))?;
         let sinks = name("attn_sinks.weight");
         // GGUF files have them where they are used; checkpoints in all layers with a window.
-        attention.sinks = match builder.by_source(builder.has(&sinks), kind.has_window) {
+        let has_sinks = builder.flag("attention.sinks_in_windows")?.unwrap_or(true) && kind.has_window;
+        attention.sinks = match builder.by_source(builder.has(&sinks), has_sinks) {
             true => Some(builder.vector(&sinks, shape.heads)?),
             false => None,
         };
@@ -116,70 +135,69 @@ struct LayerKind {
     is_dense: bool,
 }
 
+/// Positions that a query of a layer with a window sees, its own included. Published configurations state those before it.
+fn window(builder: &SpecBuilder<'_>) -> Result<usize, ModelError> {
+    let stated = builder.optional_dimension("attention.sliding_window");
+    match builder.optional_dimension("attention.positions_before")? {
+        Some(before) => Ok(before + 1),
+        None if stated.as_ref().is_ok_and(Option::is_some) => Ok(stated?.unwrap_or_default()),
+        None => builder.dimension("attention.sliding_window"),
+    }
+}
+
 fn kinds(builder: &SpecBuilder<'_>, layers: usize) -> Result<Vec<LayerKind>, ModelError> {
     let heads = builder.dimension("attention.head_count")?;
     let head_dim = builder.dimension("attention.key_length")?;
-    let windows = builder.by_source(
-        builder.per_layer("attention.sliding_window_pattern", layers)?,
-        texts(builder, "attention.layer_kinds", "sliding_attention", layers)?,
-    );
-    let windows = required(builder, windows, "attention.sliding_window_pattern", "attention.layer_kinds")?;
-    let dense = match builder.by_source(false, true) {
-        true => {
-            let dense = texts(builder, "feed_forward.layer_kinds", "dense", layers)?;
-            required(builder, dense, "feed_forward.layer_kinds", "feed_forward.layer_kinds")?
-        }
-        false => (0..layers)
-            .map(|layer| u64::from(!builder.has(&format!("blk.{layer}.ffn_gate_inp.weight"))))
-            .collect(),
+    let windows = layers_with_window(builder, layers)?;
+    let dense = match builder.per_layer("feed_forward.routed_layers", layers)? {
+        Some(routed) => routed.into_iter().map(|routed| routed == 0).collect(),
+        None => layer_kinds::dense(builder, layers)?,
     };
     let kv_heads = builder.per_layer("attention.head_count_kv", layers)?;
-    let kv_heads =
-        required(builder, kv_heads, "attention.head_count_kv", "attention.head_count_kv")?.into_iter();
-    // Checkpoints state those of the layers that see everything.
-    let factor = builder.by_source(1, 2);
-    let kinds = kv_heads.zip(windows).zip(dense).map(|((kv_heads, window), dense)| {
-        let kv_heads = if window == 0 { kv_heads } else { kv_heads.saturating_mul(factor) };
+    let kv_heads = match kv_heads {
+        Some(kv_heads) => kv_heads.into_iter(),
+        None => return Err(missing(builder, "attention.head_count_kv")?),
+    };
+    // Checkpoints state those of the layers that see everything, published ones also the others'.
+    let window_kv_heads = builder.integer("attention.head_count_kv_window")?;
+    let of_window = |kv_heads: u64| match window_kv_heads {
+        Some(stated) => stated,
+        None => kv_heads.saturating_mul(builder.by_source(1, 2)),
+    };
+    let kinds = kv_heads.zip(windows).zip(dense).map(|((kv_heads, has_window), is_dense)| {
+        let kv_heads = if has_window { of_window(kv_heads) } else { kv_heads };
         match usize::try_from(kv_heads) {
-            Ok(kv_heads) if kv_heads > 0 && heads.is_multiple_of(kv_heads) => Ok(LayerKind {
-                shape: AttentionShape { heads, kv_heads, head_dim },
-                has_window: window != 0,
-                is_dense: dense != 0,
-            }),
+            Ok(kv_heads) if kv_heads > 0 && heads.is_multiple_of(kv_heads) => {
+                Ok(LayerKind { shape: AttentionShape { heads, kv_heads, head_dim }, has_window, is_dense })
+            }
             _ => Err(builder.bad(format!("{heads} query heads cannot share {kv_heads} key heads evenly"))),
         }
     });
     kinds.collect()
 }
 
-/// Per layer, whether a list of texts says `wanted`.
-fn texts(
-    builder: &SpecBuilder<'_>,
-    name: &str,
-    wanted: &str,
-    layers: usize,
-) -> Result<Option<Vec<u64>>, ModelError> {
-    let key = builder.key(name)?;
-    let Some(list) = builder.metadata().opt_string_array(&key)? else { return Ok(None) };
-    if list.len() != layers {
-        return Err(builder.bad(format!("{key} has {} entries for {layers} layers", list.len())));
+/// By a list of texts, or one of switches.
+fn layers_with_window(builder: &SpecBuilder<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
+    let switches = builder.per_layer("attention.sliding_window_pattern", layers)?;
+    let switches = switches.map(|list| list.into_iter().map(|switch| switch != 0).collect::<Vec<bool>>());
+    let texts = match builder.by_source(false, true) {
+        true => layer_kinds::texts(builder, "attention.layer_kinds", "sliding_attention", layers)?,
+        false => None,
+    };
+    match (switches, texts) {
+        (Some(switches), Some(texts)) if switches != texts => {
+            let (one, other) =
+                (builder.key("attention.sliding_window_pattern")?, builder.key("attention.layer_kinds")?);
+            Err(builder.bad(format!("{one} and {other} name different layers")))
+        }
+        (Some(layers), _) | (None, Some(layers)) => Ok(layers),
+        (None, None) => Err(missing(builder, "attention.sliding_window_pattern")?),
     }
-    Ok(Some(list.iter().map(|text| u64::from(text == wanted)).collect()))
 }
 
-fn required<T>(
-    builder: &SpecBuilder<'_>,
-    value: Option<T>,
-    for_gguf: &str,
-    for_hugging_face: &str,
-) -> Result<T, ModelError> {
-    match value {
-        Some(value) => Ok(value),
-        None => {
-            let key = builder.key(builder.by_source(for_gguf, for_hugging_face))?;
-            Err(builder.bad(format!("{key} is missing")))
-        }
-    }
+/// An error that names a key without which a file cannot be read.
+fn missing(builder: &SpecBuilder<'_>, name: &str) -> Result<ModelError, ModelError> {
+    Ok(builder.bad(format!("{} is missing", builder.key(name)?)))
 }
 
 /// The rotary embedding of layers that see everything, then that of layers with a window.

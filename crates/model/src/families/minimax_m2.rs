@@ -3,7 +3,7 @@
 //!
 //! Reference: `modeling_minimax_m2.py` of transformers.
 
-use super::blocks::{self, Norms, Recipe};
+use super::blocks::{self, Norms};
 use super::sigmoid_router::sigmoid_router;
 use super::{Family, Outline, rope::rope};
 use crate::builder::SpecBuilder;
@@ -56,9 +56,9 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let hidden = frame.hidden;
     let shape = blocks::head_shape(builder, hidden)?;
     let width = builder.dimension("expert_feed_forward_length")?;
-    let (recipe, scale) = sigmoid_router(builder)?;
-    let recipe = Recipe { renormalize: Renormalize::SumAtLeast(0.0), ..recipe };
-    let options = blocks::MoeOptions { scale, ..blocks::moe_options(builder, width, recipe)? };
+    let mut router = sigmoid_router(builder)?;
+    router.recipe.renormalize = Renormalize::SumAtLeast(0.0);
+    let options = router.options(builder, width)?;
     let rope = rope(builder, RopePairing::HalfSplit, shape.head_dim)?;
     // Checkpoints may say it as a number and as a part of a head.
     if let Some(stated) = builder.optional_dimension("rope.dimension_count")?

@@ -18,7 +18,9 @@ mod glm4_moe;
 mod gpt_oss;
 mod granitemoe;
 mod hunyuan_moe;
+mod hy_v3;
 mod kv_types;
+mod layer_kinds;
 mod llama;
 mod llama4;
 mod mimo_v2_flash;
@@ -54,6 +56,7 @@ const FAMILIES: &[Family] = &[
     gpt_oss::FAMILY,
     granitemoe::FAMILY,
     hunyuan_moe::FAMILY,
+    hy_v3::FAMILY,
     llama::FAMILY,
     llama4::FAMILY,
     mimo_v2_flash::FAMILY,

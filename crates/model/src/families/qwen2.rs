@@ -3,18 +3,24 @@
 //! Reference: `modeling_qwen2.py` of transformers.
 
 use super::blocks::{self, Norms};
+use super::layer_kinds::{self, Windows};
 use super::{Family, Outline};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::names::{HuggingFace, UNUSED_WINDOW};
+use crate::names::HuggingFace;
 use crate::spec::RopePairing;
 
 pub(super) const FAMILY: Family = Family {
     gguf: "qwen2",
-    hugging_face: &[HuggingFace { accepted: UNUSED_WINDOW, ..HuggingFace::usual("qwen2") }],
+    hugging_face: &[HuggingFace {
+        keys: layer_kinds::QWEN_KEYS,
+        accepted: layer_kinds::QWEN_WINDOWS,
+        ..HuggingFace::usual("qwen2")
+    }],
     describe,
 };
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
-    blocks::decoder(builder, RopePairing::HalfSplit, Norms::None, blocks::dense)
+    let outline = blocks::decoder(builder, RopePairing::HalfSplit, Norms::None, blocks::dense)?;
+    layer_kinds::with_windows(builder, outline, Windows::FromLayer)
 }

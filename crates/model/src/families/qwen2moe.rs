@@ -4,23 +4,31 @@
 //! Reference: `modeling_qwen2_moe.py` of transformers.
 
 use super::blocks::{self, Norms, Recipe, SharedOptions};
+use super::layer_kinds::{self, Windows};
 use super::{Family, Outline, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::names::{Accepted, HuggingFace};
+use crate::names::HuggingFace;
 use crate::spec::RopePairing;
 
 pub(super) const FAMILY: Family = Family {
     gguf: "qwen2moe",
-    hugging_face: &[HuggingFace { keys: KEYS, accepted: ACCEPTED, ..HuggingFace::usual("qwen2_moe") }],
+    hugging_face: &[HuggingFace {
+        keys: KEYS,
+        accepted: layer_kinds::QWEN_WINDOWS,
+        ..HuggingFace::usual("qwen2_moe")
+    }],
     describe,
 };
 
-const KEYS: &[(&str, &str)] = &[("attention.has_bias", "qkv_bias")];
-
-/// No dense layers; a window that is switched off.
-const ACCEPTED: &[(&str, Accepted)] =
-    &[("decoder_sparse_step", Accepted::Integer(1)), ("sliding_window", Accepted::Anything)];
+const KEYS: &[(&str, &str)] = &[
+    ("attention.has_bias", "qkv_bias"),
+    ("attention.layer_kinds", "layer_types"),
+    ("attention.window_in_use", "use_sliding_window"),
+    ("attention.window_bound", "max_window_layers"),
+    ("sparse_step", "decoder_sparse_step"),
+    ("dense_layers", "mlp_only_layers"),
+];
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let frame = blocks::frame(builder)?;
@@ -47,8 +55,14 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
         ..blocks::moe_options(builder, expert_width, Recipe::softmax(renormalize))?
     };
     let rope = rope(builder, RopePairing::HalfSplit, shape.head_dim)?;
-    let layers = blocks::layers(builder, &frame, shape, Norms::None, |builder, layer| {
-        blocks::moe(builder, layer, hidden, options)
+    let dense = layer_kinds::dense_between(builder, frame.layer_count)?;
+    let layers = blocks::layers(builder, &frame, shape, Norms::None, |builder, layer| match dense[layer] {
+        true => blocks::dense(builder, layer, hidden),
+        false => blocks::moe(builder, layer, hidden, options),
     })?;
-    Ok(Outline { frame, ropes: vec![rope], layers })
+    layer_kinds::with_windows(
+        builder,
+        Outline { frame, ropes: vec![rope], layers },
+        Windows::EverySecondBefore,
+    )
 }

@@ -4,7 +4,8 @@
 //! Reference: `modeling_qwen3_moe.py` of transformers.
 
 use super::blocks::{self, Norms, Recipe};
-use super::{Family, Outline};
+use super::layer_kinds::{self, Windows};
+use super::{Family, Outline, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::{Accepted, HuggingFace};
@@ -12,22 +13,31 @@ use crate::spec::RopePairing;
 
 pub(super) const FAMILY: Family = Family {
     gguf: "qwen3moe",
-    hugging_face: &[HuggingFace { accepted: ACCEPTED, ..HuggingFace::usual("qwen3_moe") }],
+    hugging_face: &[HuggingFace {
+        keys: layer_kinds::QWEN_KEYS,
+        accepted: ACCEPTED,
+        ..HuggingFace::usual("qwen3_moe")
+    }],
     describe,
 };
 
-/// The width of dense layers, of which there are none; a window that is switched off.
-const ACCEPTED: &[(&str, Accepted)] = &[
-    ("intermediate_size", Accepted::Anything),
-    ("decoder_sparse_step", Accepted::Integer(1)),
-    ("sliding_window", Accepted::Anything),
-];
+/// The width of dense layers, of which there may be none; a window that may be switched off, and else is that of all layers.
+const ACCEPTED: &[(&str, Accepted)] =
+    &[("intermediate_size", Accepted::Anything), ("sliding_window", Accepted::Anything)];
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let width = builder.dimension("expert_feed_forward_length")?;
     let renormalize = builder.flag("expert_weights_norm")?.unwrap_or(builder.by_source(true, false));
     let options = blocks::moe_options(builder, width, Recipe::softmax(renormalize))?;
-    blocks::decoder(builder, RopePairing::HalfSplit, Norms::PerHead, |builder, layer, hidden| {
-        blocks::moe(builder, layer, hidden, options)
-    })
+    let frame = blocks::frame(builder)?;
+    let hidden = frame.hidden;
+    let shape = blocks::head_shape(builder, hidden)?;
+    let rope = rope(builder, RopePairing::HalfSplit, shape.head_dim)?;
+    let dense = layer_kinds::dense_between(builder, frame.layer_count)?;
+    let layers =
+        blocks::layers(builder, &frame, shape, Norms::PerHead, |builder, layer| match dense[layer] {
+            true => blocks::dense(builder, layer, hidden),
+            false => blocks::moe(builder, layer, hidden, options),
+        })?;
+    layer_kinds::with_windows(builder, Outline { frame, ropes: vec![rope], layers }, Windows::All)
 }

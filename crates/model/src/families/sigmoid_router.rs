@@ -1,17 +1,19 @@
-//! The router of DeepSeek-V3's kind, as GLM, MiniMax and MiMo use it: the sigmoid of each logit, a bias that counts for the
-//! choice alone, weights that sum to one, times a factor.
+//! The router of DeepSeek-V3's kind, as GLM, Hunyuan, MiniMax and MiMo use it: the sigmoid of each logit, a bias that counts for
+//! the choice alone, where stated the best groups of experts first, weights that sum to one, times a factor.
 //!
-//! Refuses groups of experts and other gating functions, by key and value.
+//! Refuses other gating functions, by key and value.
 
-use super::blocks::Recipe;
+use super::blocks::{self, MoeOptions, Recipe};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::spec::{Renormalize, RouterScores};
+use crate::spec::{GroupScore, Renormalize, RouterGroups, RouterScores};
 
 /// The sigmoid among the gating functions of GGUF.
 const SIGMOID: u64 = 2;
 /// Added to the sum of weights (`modeling_deepseek_v3.py` of transformers).
 const EPSILON: f32 = 1e-20;
+/// Most groups that a router tells apart.
+const GROUPS_MAX: usize = 64;
 
 /// Keys of the router in checkpoints.
 pub(super) const EXPERT_COUNT: (&str, &str) = ("expert_count", "n_routed_experts");
@@ -19,8 +21,14 @@ pub(super) const GROUP_COUNT: (&str, &str) = ("expert_group_count", "n_group");
 pub(super) const GROUPS_USED: (&str, &str) = ("expert_group_used_count", "topk_group");
 pub(super) const SCALE: (&str, &str) = ("expert_weights_scale", "routed_scaling_factor");
 
-/// Its recipe and the factor on the weights.
-pub(super) fn sigmoid_router(builder: &SpecBuilder<'_>) -> Result<(Recipe, f32), ModelError> {
+/// The recipe and the factor on the weights.
+pub(super) struct SigmoidRouter {
+    pub recipe: Recipe,
+    scale: f32,
+}
+
+/// Reads the router, except its groups, which need the number of experts.
+pub(super) fn sigmoid_router(builder: &SpecBuilder<'_>) -> Result<SigmoidRouter, ModelError> {
     if let Some(gating) = builder.by_source(builder.integer("expert_gating_func")?, None)
         && gating != SIGMOID
     {
@@ -29,18 +37,50 @@ pub(super) fn sigmoid_router(builder: &SpecBuilder<'_>) -> Result<(Recipe, f32),
             builder.unsupported(format!("{key} is {gating}; this family routes with the sigmoid, {SIGMOID}"))
         );
     }
-    let groups = builder.integer("expert_group_count")?.unwrap_or(1);
-    let used = builder.integer("expert_group_used_count")?.unwrap_or(groups);
-    if groups > 1 && used != groups {
-        let key = builder.key("expert_group_count")?;
-        return Err(builder.unsupported(format!(
-            "{key} is {groups}, of which {used} are used; groups of experts are not computed in this family"
-        )));
-    }
     let renormalize = match builder.flag("expert_weights_norm")?.unwrap_or(true) {
         true => Renormalize::SumPlus(EPSILON),
         false => Renormalize::No,
     };
     let scale = builder.positive_or("expert_weights_scale", 1.0)?;
-    Ok((Recipe { scores: RouterScores::Sigmoid, renormalize, choice_bias: true }, scale))
+    let recipe = Recipe { scores: RouterScores::Sigmoid, renormalize, choice_bias: true };
+    Ok(SigmoidRouter { recipe, scale })
+}
+
+impl SigmoidRouter {
+    /// Options of blocks with experts of this width, without shared expert.
+    pub fn options(&self, builder: &SpecBuilder<'_>, width: usize) -> Result<MoeOptions, ModelError> {
+        let options = blocks::moe_options(builder, width, self.recipe)?;
+        let groups = groups(builder, &options, GroupScore::SumOfBestTwo)?;
+        Ok(MoeOptions { scale: self.scale, groups, ..options })
+    }
+}
+
+/// The groups of experts that are chosen first; `None` where there is one, or all are kept.
+pub(super) fn groups(
+    builder: &SpecBuilder<'_>,
+    options: &MoeOptions,
+    score: GroupScore,
+) -> Result<Option<RouterGroups>, ModelError> {
+    let count = builder.optional_dimension("expert_group_count")?.unwrap_or(1);
+    let kept = builder.optional_dimension("expert_group_used_count")?.unwrap_or(count);
+    if count == 1 || count == kept {
+        return Ok(None);
+    }
+    let experts = options.experts;
+    let least = match score {
+        GroupScore::Best => 1,
+        GroupScore::SumOfBestTwo => 2,
+    };
+    let size = experts / count;
+    if count > GROUPS_MAX
+        || !experts.is_multiple_of(count)
+        || size < least
+        || kept > count
+        || options.top_k > kept * size
+    {
+        let top_k = options.top_k;
+        return Err(builder
+            .bad(format!("{top_k} of {experts} experts cannot be chosen from {kept} of {count} groups")));
+    }
+    Ok(Some(RouterGroups { count, kept, score }))
 }
