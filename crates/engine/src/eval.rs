@@ -249,8 +249,9 @@ impl Runtime {
         let spec = self.model.spec();
         let vocabulary = spec.vocabulary;
         let side = |kv_type| -> Result<Side, EngineError> {
-            let pool =
-                KvPool::new(&self.ledger, spec, kv_type, self.pages()).map_err(EngineError::Forward)?;
+            let states = self.configuration.state_slots();
+            let pool = KvPool::new(&self.ledger, spec, kv_type, self.pages(), states)
+                .map_err(EngineError::Forward)?;
             Ok(Side { pool, sequence: Sequence::new(self.report.plan.context as usize) })
         };
         let mut sides = [side(exact)?, side(self.configuration.kv_type)?];

@@ -202,7 +202,8 @@ impl Subject<'_> {
             query_elements: spec
                 .layers
                 .iter()
-                .map(|layer| layer.attention.shape().query_row_len() as f64)
+                .filter_map(|layer| layer.attention.shape())
+                .map(|shape| shape.query_row_len() as f64)
                 .sum(),
             prompt_tokens: self.request.prompt_tokens,
             answer_tokens: self.request.answer_tokens,

@@ -271,8 +271,9 @@ impl Runtime {
         let common = session.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // The last prompt token is computed in any case: its logits choose the first token of the answer.
         let cached = common.min(prompt.len() - 1);
+        // Less where a recurrent state of that length is not kept.
+        let cached = self.kv.as_mut().expect("made ready before").truncate(cached);
         session.truncate(cached);
-        self.kv.as_mut().expect("made ready before").truncate(cached);
         self.answer_sampler.restart(options.sampling, prompt, &[]);
 
         let mut answer = Generation::begin(prompt.len(), cached, options.max_tokens.min(session.context()));
@@ -334,6 +335,9 @@ impl Runtime {
         let scratch = scratch.as_mut().expect("a runtime is awake while it computes");
         let kv = kv.as_mut().expect("a session began to compute");
         kv.extend(tokens.len()).map_err(ModelError::from).map_err(EngineError::Forward)?;
+        if let Some((before, _, total)) = prefill {
+            kv.keep_state_of_prompt(session.tokens.len() - before + total, tokens.len());
+        }
         let (pool, sequence) = kv.computing();
         let mut step = Step { observer, sampler, answer: answer_sampler, prefill, chosen: None };
         let result = workers.enter(|team| {

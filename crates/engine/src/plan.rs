@@ -19,6 +19,7 @@ use coldpress_memory::plan::{
 use coldpress_memory::{Bytes, MachineFacts, Suggestion};
 use coldpress_model::{
     BLOCK_ROWS, KvType, ModelSpec, PAGE_POSITIONS, describe, kv_bytes_per_token, largest_piece, scratch_cost,
+    state_bytes,
 };
 use coldpress_workers::WORKER_STACK_BYTES;
 
@@ -395,6 +396,13 @@ impl Shares<'_> {
         Bytes(bytes.next_multiple_of(self.facts.page_size) as u64)
     }
 
+    /// Slots for the states of recurrent layers, in every cache.
+    fn state_bytes(&self, configuration: &LoadConfiguration) -> Bytes {
+        let slots = (state_bytes(self.spec) * configuration.state_slots()) as u64;
+        let caches = configuration.kv_types().count() as u64;
+        Bytes(slots.next_multiple_of(self.facts.page_size as u64)).saturating_mul(caches)
+    }
+
     /// What requests take beside keys and values.
     fn serving_bytes(&self, configuration: &LoadConfiguration) -> Bytes {
         let page_bytes = kv_bytes_per_token(self.spec, configuration.kv_type) * PAGE_POSITIONS;
@@ -453,7 +461,7 @@ impl Shares<'_> {
             usable: self.facts.usable,
             fixed: Bytes(self.fixed_bytes(configuration.pre_tokenizer.as_deref())?),
             dense: Bytes((spec.dense_bytes() as u64).next_multiple_of(self.facts.page_size as u64)),
-            kv_fixed: Bytes::ZERO,
+            kv_fixed: self.state_bytes(configuration),
             kv_per_token: configuration.kv_types().map(kv_per_token).sum(),
             kv_tokens_minimum: configuration.kv_positions,
             kv_page_tokens: PAGE_POSITIONS as u32,

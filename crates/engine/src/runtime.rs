@@ -371,8 +371,8 @@ impl Runtime {
     }
 
     pub(crate) fn new_kv(&self) -> Result<SharedKv, EngineError> {
-        let pages = self.pages();
-        KvPool::new(&self.ledger, self.model.spec(), self.configuration.kv_type, pages)
+        let (pages, states) = (self.pages(), self.configuration.state_slots());
+        KvPool::new(&self.ledger, self.model.spec(), self.configuration.kv_type, pages, states)
             .map(SharedKv::new)
             .map_err(EngineError::Forward)
     }

@@ -8,7 +8,26 @@
 
 use std::sync::{Arc, Weak};
 
-use coldpress_model::{KvPool, PoolFull, Sequence};
+use coldpress_model::{KvPool, PAGE_POSITIONS, PoolFull, PoolPart, Sequence};
+
+use crate::configuration::LoadConfiguration;
+
+/// Slots for recurrent states without a service: two for the conversation that computes, two to go back to or for others that rest.
+const SESSION_STATE_SLOTS: usize = 4;
+
+impl LoadConfiguration {
+    /// Slots for the states of recurrent layers. A sequence that computes writes one slot and reads another; what is left keeps states
+    /// that conversations go back to: with a service one for each answer and two for beginnings that requests have in common.
+    pub(crate) fn state_slots(&self) -> usize {
+        self.serving.as_ref().map_or(SESSION_STATE_SLOTS, |serving| 3 * serving.parallel + 2)
+    }
+}
+
+/// Positions of a prompt of `prompt` tokens after which its recurrent state is kept: the last page boundary before its last token,
+/// which is computed in any case. An answer that is asked for again, or a prompt whose last words are edited, goes on from there.
+pub(crate) fn kept_length(prompt: usize) -> usize {
+    prompt.saturating_sub(1) / PAGE_POSITIONS * PAGE_POSITIONS
+}
 
 /// See the module header.
 pub(crate) struct SharedKv {
@@ -27,7 +46,8 @@ impl SharedKv {
         Self { pool, held: Vec::new() }
     }
 
-    /// `session` computes from now on, with the first `length` of its positions; returns how many of them are still there.
+    /// `session` computes from now on, with the first `length` of its positions; returns how many of them are still there. Fewer where
+    /// no recurrent state of that length is kept.
     pub fn begin(&mut self, session: &Arc<()>, length: usize, context: usize) -> usize {
         self.give_back_dropped();
         let place =
@@ -48,10 +68,26 @@ impl SharedKv {
         (&mut self.pool, &mut held.sequence)
     }
 
-    /// Forgets the positions from `length` on of the session that computes.
-    pub fn truncate(&mut self, length: usize) {
+    /// Forgets the positions from `length` on of the session that computes; returns how many of the others are still there.
+    pub fn truncate(&mut self, length: usize) -> usize {
         let (pool, sequence) = self.computing();
         pool.truncate(sequence, length);
+        sequence.len()
+    }
+
+    /// Lets the next pass, of `positions`, keep the recurrent state that an edit of the end of a prompt of `prompt` tokens goes back to.
+    pub fn keep_state_of_prompt(&mut self, prompt: usize, positions: usize) {
+        let length = kept_length(prompt);
+        let (pool, sequence) = self.computing();
+        if !pool.has_states() || !(sequence.len() + 1..=sequence.len() + positions).contains(&length) {
+            return;
+        }
+        if self.pool.state_slots_free() == 0 {
+            self.forget_kept_state();
+        }
+        let (pool, sequence) = self.computing();
+        // Without it more is computed again.
+        let _ = pool.keep_state_at(sequence, length);
     }
 
     /// Takes pages for `positions` more of the session that computes.
@@ -62,6 +98,7 @@ impl SharedKv {
         loop {
             let (pool, sequence) = self.computing();
             match pool.extend(sequence, positions) {
+                Err(full) if full.part == PoolPart::States && self.forget_kept_state() => {}
                 Err(_) if self.held.len() > 1 => {
                     let longest = self.held.remove(0);
                     self.pool.release(longest.sequence);
@@ -69,6 +106,11 @@ impl SharedKv {
                 result => return result,
             }
         }
+    }
+
+    /// Gives back one state that a session could go back to, if there is any; those that rested longest come first.
+    fn forget_kept_state(&mut self) -> bool {
+        self.held.iter_mut().any(|held| self.pool.forget_kept_state(&mut held.sequence))
     }
 
     /// Gives back what sessions had that nobody has any more.

@@ -142,6 +142,15 @@ const NUMBERS: &[(&str, &[(&str, f64)])] = &[
         ],
     ),
     (
+        "lfm2_moe",
+        &[
+            ("norm_eps", 1e-2),
+            ("num_experts_per_tok", 3.0),
+            ("routed_scaling_factor", 1.0),
+            ("/rope_parameters/rope_theta", 500.0),
+        ],
+    ),
+    (
         "llama",
         &[("/rope_scaling/factor", 4.0), ("/rope_scaling/low_freq_factor", 2.0), ("rope_theta", 500.0)],
     ),
@@ -178,7 +187,7 @@ fn every_number_of_a_configuration_counts() {
 /// Weights of the chosen experts that are not divided by their sum are other weights.
 #[test]
 fn renormalised_weights_are_a_switch() {
-    for name in ["glm4_moe", "mimo_v2_flash"] {
+    for name in ["glm4_moe", "mimo_v2_flash", "lfm2_moe"] {
         let Some(reference) = Reference::open(name) else { continue };
         let mut checkpoint = Checkpoint::read(&reference.folder);
         checkpoint.config["norm_topk_prob"] = false.into();

@@ -57,6 +57,9 @@ impl Model {
         let spec = match &self.spec.layers[layer].attention {
             AttentionKind::Grouped(spec) => spec,
             AttentionKind::Latent(spec) => return self.attend_latent(engine, spec, segments, layer, block),
+            AttentionKind::Recurrent(spec) => {
+                return self.advance_states(engine, spec, segments, layer, block);
+            }
         };
         self.project(engine, layer, spec, block);
         self.rotate(engine, spec, call_rows, block);

@@ -5,6 +5,7 @@
 //! silently ignored is an answer that is silently wrong.
 //! Metadata is untrusted: dimensions are bounded before they are multiplied.
 
+mod convolution;
 mod fused;
 
 use std::cell::RefCell;

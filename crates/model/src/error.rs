@@ -1,19 +1,40 @@
 //! What can go wrong between a model file and its logits.
 
+use std::fmt;
+
 use coldpress_experts::ExpertError;
 use coldpress_formats::FormatError;
 use coldpress_memory::MemoryError;
 
-/// Too few pages of the KV cache are free; nothing has changed.
+/// What the KV cache is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolPart {
+    /// Pages of keys and values.
+    Pages,
+    /// Slots for recurrent states.
+    States,
+}
+
+impl fmt::Display for PoolPart {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Pages => "pages of 64 positions",
+            Self::States => "slots for recurrent states",
+        })
+    }
+}
+
+/// Too little of the KV cache is free; no sequence has changed what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the KV cache has {free} free pages of 64 positions and {needed} are needed: end other conversations or load with more \
-     positions"
+    "the KV cache has {free} free {part} and {needed} are needed: end other conversations or load with more positions"
 )]
 pub struct PoolFull {
-    /// Pages needed.
+    /// What is short.
+    pub part: PoolPart,
+    /// How many are needed.
     pub needed: usize,
-    /// Pages free.
+    /// How many are free.
     pub free: usize,
 }
 

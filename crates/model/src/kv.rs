@@ -7,6 +7,7 @@
 //! appends to one gets a copy first ([`KvPool::extend`]). Rows past a sequence's length are scratch: a forward pass writes them
 //! and commits them only when it succeeded. What is stored of a row depends on that row and the [`KvType`] alone: a type of a few bits
 //! rounds blocks of one head of one position, so sharing, copying and cutting pages change no bit under any type.
+//! Layers with a recurrent state instead of a row per position take nothing of a page; their states are in `states.rs`.
 //! Refuses: growing, shifting, changing the type of what is stored, deciding who gives way when the pool is full, rotating heads (the
 //! forward pass does, in `attend.rs`, for types that ask for it).
 
@@ -18,8 +19,9 @@ use coldpress_memory::{Buffer, Bytes, Ledger, Purpose};
 use coldpress_workers::Team;
 use half::f16;
 
-use crate::error::{ModelError, PoolFull};
+use crate::error::{ModelError, PoolFull, PoolPart};
 use crate::spec::{CacheRow, ModelSpec};
+use crate::states::{SequenceStates, StatePool};
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -98,14 +100,16 @@ fn kv_rows(spec: &ModelSpec) -> impl Iterator<Item = CacheRow> {
 #[must_use = "its pages stay taken until it is released"]
 pub struct Sequence {
     pages: Vec<u32>,
-    length: usize,
+    pub(crate) length: usize,
     context: usize,
+    pub(crate) states: SequenceStates,
 }
 
 impl Sequence {
     /// An empty sequence. Its page table never grows on the heap within `context` positions.
     pub fn new(context: usize) -> Self {
-        Self { pages: Vec::with_capacity(context.div_ceil(PAGE_POSITIONS)), length: 0, context }
+        let pages = Vec::with_capacity(context.div_ceil(PAGE_POSITIONS));
+        Self { pages, length: 0, context, states: SequenceStates::default() }
     }
 
     /// Positions filled.
@@ -132,6 +136,9 @@ impl Sequence {
     pub(crate) fn commit(&mut self, count: usize) {
         assert!(self.length + count <= self.pages.len() * PAGE_POSITIONS, "commit within the pages");
         self.length += count;
+        if count > 0 {
+            self.states.commit();
+        }
     }
 }
 
@@ -146,6 +153,7 @@ pub struct KvPool {
     owners: Vec<u32>,
     /// The pages that are free; the next one to be taken is the last.
     free: Vec<u32>,
+    pub(crate) states: StatePool,
 }
 
 /// Where a layer is in each page, in elements.
@@ -161,15 +169,24 @@ struct LayerPlace {
 }
 
 impl KvPool {
-    /// Reserves and allocates `pages` pages.
+    /// Reserves and allocates `pages` pages, and `state_slots` slots where the model has recurrent layers. A sequence that computes
+    /// needs two slots, one that rests one.
     ///
     /// # Errors
     /// The ledger has no room.
     ///
     /// # Panics
     /// The type does not suit the model's heads ([`crate::check_kv_type`]).
-    pub fn new(ledger: &Ledger, spec: &ModelSpec, kv_type: KvType, pages: usize) -> Result<Self, ModelError> {
-        Self::with_rows(ledger, kv_rows(spec), kv_type, pages)
+    pub fn new(
+        ledger: &Ledger,
+        spec: &ModelSpec,
+        kv_type: KvType,
+        pages: usize,
+        state_slots: usize,
+    ) -> Result<Self, ModelError> {
+        let states = spec.layers.iter().map(|layer| layer.attention.state_len());
+        let states = StatePool::new(ledger, states, state_slots)?;
+        Self::with_rows(ledger, kv_rows(spec), kv_type, pages, states)
     }
 
     /// As [`KvPool::new`], from what one position takes in each layer.
@@ -178,6 +195,7 @@ impl KvPool {
         rows: impl Iterator<Item = impl Into<CacheRow>>,
         kv_type: KvType,
         pages: usize,
+        states: StatePool,
     ) -> Result<Self, ModelError> {
         let mut page_elements = 0;
         let (together, element_bytes) = kv_type.element();
@@ -194,7 +212,7 @@ impl KvPool {
         let bytes = (page_elements * element_bytes) as u64 * pages as u64;
         let buffer = Buffer::new(ledger, Purpose::KvCache, Bytes(bytes))?;
         let free = (0..pages as u32).rev().collect();
-        Ok(Self { buffer, kv_type, page_elements, layers, owners: vec![0; pages], free })
+        Ok(Self { buffer, kv_type, page_elements, layers, owners: vec![0; pages], free, states })
     }
 
     /// All pages.
@@ -231,13 +249,14 @@ impl KvPool {
         if positions == 0 {
             return Ok(());
         }
+        self.extend_states(sequence)?;
         let first = sequence.length / PAGE_POSITIONS;
         let end = (sequence.length + positions).div_ceil(PAGE_POSITIONS);
         let there = sequence.pages.len().min(end);
         let shared = sequence.pages[first..there].iter().filter(|&&page| self.owners(page) > 1).count();
         let needed = shared + end - there;
         if needed > self.free.len() {
-            return Err(PoolFull { needed, free: self.free.len() });
+            return Err(PoolFull { part: PoolPart::Pages, needed, free: self.free.len() });
         }
         for index in first..there {
             let page = sequence.pages[index];
@@ -258,20 +277,19 @@ impl KvPool {
     /// Whether a forward pass may append `positions`: [`KvPool::extend`] was called for them.
     pub(crate) fn is_extended(&self, sequence: &Sequence, positions: usize) -> bool {
         let end = (sequence.length + positions).div_ceil(PAGE_POSITIONS);
+        let written = sequence.pages.get(sequence.length / PAGE_POSITIONS..end);
         positions == 0
-            || sequence
-                .pages
-                .get(sequence.length / PAGE_POSITIONS..end)
-                .is_some_and(|written| written.iter().all(|&page| self.owners(page) == 1))
+            || self.has_next_state(sequence)
+                && written.is_some_and(|written| written.iter().all(|&page| self.owners(page) == 1))
     }
 
     /// A sequence with the first `length` positions of another one, all of them if it has fewer: whole pages are shared, the rows of
-    /// a partial last page are copied.
+    /// a partial last page are copied. Fewer positions where no state of that length is kept ([`KvPool::reachable`]).
     ///
     /// # Errors
     /// The copy needs a page and none is free; then nothing has changed.
     pub fn fork(&mut self, sequence: &Sequence, length: usize) -> Result<Sequence, PoolFull> {
-        let length = length.min(sequence.length);
+        let length = self.reachable(sequence, length);
         let (whole, rest) = (length / PAGE_POSITIONS, length % PAGE_POSITIONS);
         let copy = if rest == 0 { None } else { Some(self.take()?) };
         let mut fork = self.sequence_of(&sequence.pages[..whole], sequence.context);
@@ -280,6 +298,7 @@ impl KvPool {
             fork.pages.push(copy);
             fork.length = length;
         }
+        self.share_state_with(&mut fork, sequence);
         Ok(fork)
     }
 
@@ -298,9 +317,43 @@ impl KvPool {
         sequence
     }
 
-    /// Forgets all positions from `length` on and gives back every page that has none of those before it.
+    /// As [`KvPool::sequence_of`], with the first `length` positions of the pages and the state `slot` that they lead to, of which it
+    /// becomes one more owner too. What is in the last page beyond them is forgotten.
+    ///
+    /// # Panics
+    /// The pages hold fewer positions; a page or the slot is free; a model with recurrent layers and no slot.
+    pub fn sequence_with_state(
+        &mut self,
+        pages: &[u32],
+        length: usize,
+        slot: Option<u32>,
+        context: usize,
+    ) -> Sequence {
+        assert!(
+            length.div_ceil(PAGE_POSITIONS) <= pages.len(),
+            "{length} positions in {} pages",
+            pages.len()
+        );
+        assert!(
+            slot.is_some() || length == 0 || !self.has_states(),
+            "{length} positions without their state"
+        );
+        let mut sequence = self.sequence_of(&pages[..length.div_ceil(PAGE_POSITIONS)], context);
+        sequence.length = length;
+        if length > 0 {
+            self.set_state(&mut sequence, slot);
+        }
+        sequence
+    }
+
+    /// Forgets all positions from `length` on and gives back every page that has none of those before it. More positions go where no
+    /// state of that length is kept ([`KvPool::reachable`]).
     pub fn truncate(&mut self, sequence: &mut Sequence, length: usize) {
-        sequence.length = sequence.length.min(length);
+        let length = self.reachable(sequence, length);
+        if length < sequence.length {
+            self.go_back(sequence, length);
+        }
+        sequence.length = length;
         while sequence.pages.len() > sequence.length.div_ceil(PAGE_POSITIONS) {
             if let Some(page) = sequence.pages.pop() {
                 self.release_page(page);
@@ -310,6 +363,7 @@ impl KvPool {
 
     /// Gives back all pages of a sequence.
     pub fn release(&mut self, sequence: Sequence) {
+        self.release_states(sequence.states);
         for page in sequence.pages {
             self.release_page(page);
         }
@@ -320,7 +374,7 @@ impl KvPool {
     /// # Errors
     /// None is free.
     pub fn take(&mut self) -> Result<u32, PoolFull> {
-        let page = self.free.pop().ok_or(PoolFull { needed: 1, free: 0 })?;
+        let page = self.free.pop().ok_or(PoolFull { part: PoolPart::Pages, needed: 1, free: 0 })?;
         self.owners[page as usize] = 1;
         Ok(page)
     }

@@ -143,7 +143,7 @@ impl LatentNeeds {
         let latents = || {
             spec.layers.iter().filter_map(|layer| match &layer.attention {
                 AttentionKind::Latent(spec) => Some(spec),
-                AttentionKind::Grouped(_) => None,
+                AttentionKind::Grouped(_) | AttentionKind::Recurrent(_) => None,
             })
         };
         latents().next()?;
@@ -463,7 +463,12 @@ impl Model {
 }
 
 /// Runs `body(row, its elements)` for all rows of `width` elements.
-fn for_rows(team: &Team<'_>, rows: &mut [f32], width: usize, body: impl Fn(usize, &mut [f32]) + Sync) {
+pub(crate) fn for_rows(
+    team: &Team<'_>,
+    rows: &mut [f32],
+    width: usize,
+    body: impl Fn(usize, &mut [f32]) + Sync,
+) {
     let count = rows.len() / width;
     let per_part = rows_per_part(team, count, width * size_of::<f32>());
     team.for_each_part_mut(rows, per_part * width, |part, rows, _worker| {

@@ -12,6 +12,7 @@ use coldpress_workers::Team;
 
 use crate::error::ModelError;
 use crate::latent::{LatentNeeds, LatentScratch};
+use crate::recurrent::{RecurrentNeeds, RecurrentScratch};
 use crate::spec::{AttentionKind, FeedForwardSpec, ModelSpec};
 
 /// Rows that pass one operation together. The buffers of a layer are made for this many; more rows of a call come after
@@ -88,6 +89,7 @@ struct Needs {
     sines: Need,
     attention: Need,
     latent: Option<LatentNeeds>,
+    recurrent: Option<RecurrentNeeds>,
     router: Need,
     guess: Need,
     gathered: [Need; 2],
@@ -99,7 +101,7 @@ struct Needs {
 
 impl Needs {
     fn of(spec: &ModelSpec, logit_rows: usize, threads: usize) -> Self {
-        let shapes = || spec.layers.iter().map(|layer| layer.attention.shape());
+        let shapes = || spec.layers.iter().filter_map(|layer| layer.attention.shape());
         let (mut query, mut kv, mut result) = (0, 0, 0);
         for layer in &spec.layers {
             match &layer.attention {
@@ -108,6 +110,7 @@ impl Needs {
                     kv = kv.max(grouped.shape.kv_row_len());
                 }
                 AttentionKind::Latent(latent) => result = result.max(latent.result_len()),
+                AttentionKind::Recurrent(recurrent) => result = result.max(recurrent.result_len()),
             }
         }
         let attention_scratch =
@@ -139,6 +142,7 @@ impl Needs {
             sines: call_floats(angles),
             attention: Need { fixed: attention_scratch * size_of::<f32>(), ..Need::NONE },
             latent: LatentNeeds::of(spec),
+            recurrent: RecurrentNeeds::of(spec),
             router: floats(experts),
             guess: Need { fixed: gathered * size_of::<f32>(), ..Need::NONE },
             gathered: Prepared::needs(gathered).map(expert_rows),
@@ -166,7 +170,14 @@ impl Needs {
             self.logits,
         ];
         let latent = self.latent.into_iter().flat_map(LatentNeeds::all);
-        plain.into_iter().chain(latent).chain(self.input).chain(self.gathered).chain(self.inner)
+        let recurrent = self.recurrent.iter().flat_map(RecurrentNeeds::all);
+        plain
+            .into_iter()
+            .chain(latent)
+            .chain(recurrent)
+            .chain(self.input)
+            .chain(self.gathered)
+            .chain(self.inner)
     }
 }
 
@@ -342,6 +353,7 @@ pub struct Scratch {
     pub(crate) sines: Buffer,
     pub(crate) attention: Buffer,
     pub(crate) latent: Option<LatentScratch>,
+    pub(crate) recurrent: Option<RecurrentScratch>,
     /// Router logits [rows, experts].
     pub(crate) router: Buffer,
     /// Hidden state that the next layer's experts are guessed from [hidden].
@@ -381,6 +393,7 @@ impl Scratch {
             sines: plain(needs.sines)?,
             attention: plain(needs.attention)?,
             latent: needs.latent.map(|needs| LatentScratch::new(ledger, needs)).transpose()?,
+            recurrent: needs.recurrent.map(|needs| RecurrentScratch::new(ledger, &needs)).transpose()?,
             router: plain(needs.router)?,
             guess: plain(needs.guess)?,
             gathered: prepared(needs.gathered)?,

@@ -13,6 +13,7 @@ use coldpress_kernels::{WeightFormat, packed_bytes};
 pub use coldpress_kernels::Activation;
 
 use crate::latent::LatentSpec;
+use crate::recurrent::RecurrentSpec;
 
 /// A dense matrix of the spec, by position in [`ModelSpec::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,6 +183,8 @@ pub enum AttentionKind {
     Grouped(AttentionSpec),
     /// One compressed row per position for all heads (`latent.rs`).
     Latent(LatentSpec),
+    /// A state of fixed size instead of a row per position (`recurrent/`).
+    Recurrent(RecurrentSpec),
 }
 
 /// Elements that one position takes in the cache of a layer.
@@ -200,11 +203,12 @@ impl From<usize> for CacheRow {
 }
 
 impl AttentionKind {
-    /// Heads of the layer and their size.
-    pub fn shape(&self) -> AttentionShape {
+    /// Heads that attend to the cache, and their size; `None` for a layer without a cache.
+    pub fn shape(&self) -> Option<AttentionShape> {
         match self {
-            Self::Grouped(spec) => spec.shape,
-            Self::Latent(spec) => spec.shape(),
+            Self::Grouped(spec) => Some(spec.shape),
+            Self::Latent(spec) => Some(spec.shape()),
+            Self::Recurrent(_) => None,
         }
     }
 
@@ -213,6 +217,15 @@ impl AttentionKind {
         match self {
             Self::Grouped(spec) => spec.shape.kv_row_len().into(),
             Self::Latent(spec) => CacheRow { keys: spec.row_len(), values: 0 },
+            Self::Recurrent(_) => 0.into(),
+        }
+    }
+
+    /// f32 numbers of state of one sequence; 0 for layers that attend to a cache.
+    pub fn state_len(&self) -> usize {
+        match self {
+            Self::Grouped(_) | Self::Latent(_) => 0,
+            Self::Recurrent(spec) => spec.state_len(),
         }
     }
 }

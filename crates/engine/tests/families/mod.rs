@@ -18,7 +18,7 @@ pub const CODES: &str = "gpt_oss_mxfp4";
 pub const BOUND_OF_EIGHT_BITS: f32 = 1e-1;
 
 /// Folder, name of the GGUF file with the same weights rounded to F16.
-pub const MIXTURES: [(&str, Option<&str>); 18] = [
+pub const MIXTURES: [(&str, Option<&str>); 19] = [
     ("qwen3_moe", Some("qwen3moe")),
     ("qwen2_moe", Some("qwen2moe")),
     ("mixtral", Some("mixtral")),
@@ -37,6 +37,7 @@ pub const MIXTURES: [(&str, Option<&str>); 18] = [
     (CODES, None),
     ("hy_v3", Some("hy_v3")),
     ("llama4_text", Some("llama4")),
+    ("lfm2_moe", Some("lfm2moe")),
 ];
 
 pub const DENSE: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
@@ -67,7 +68,7 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
 pub fn round_as_converters(checkpoint: &mut Checkpoint) {
     let floats = checkpoint.tensors.iter_mut().filter(|tensor| tensor.dtype == "F32");
     for tensor in floats.filter(|tensor| tensor.shape.len() > 1) {
-        let widened = is_router(&tensor.name) || is_bias(tensor);
+        let widened = is_router(&tensor.name) || is_bias(tensor) || is_filter(tensor);
         *tensor = if widened { tensor.widened("F16") } else { tensor.rounded("F16") };
     }
 }
@@ -77,9 +78,15 @@ pub fn is_bias(tensor: &Tensor) -> bool {
     tensor.name.ends_with("_bias")
 }
 
+/// One filter for each channel of a convolution over positions.
+pub fn is_filter(tensor: &Tensor) -> bool {
+    matches!(tensor.shape[..], [_, 1, _])
+}
+
 pub fn is_router(name: &str) -> bool {
     let routers = [
         "mlp.gate.weight",
+        "feed_forward.gate.weight",
         "moe.gate.weight",
         "router.layer.weight",
         "mlp.router.weight",
@@ -94,7 +101,7 @@ pub fn is_router(name: &str) -> bool {
 /// Every tensor but the large ones of attention and experts: norms, biases, routers, gates.
 pub fn is_constant(tensor: &Tensor) -> bool {
     let dimensions = tensor.shape.iter().filter(|&&dimension| dimension > 1).count();
-    dimensions == 1 || is_router(&tensor.name) || is_bias(tensor)
+    dimensions == 1 || is_router(&tensor.name) || is_bias(tensor) || is_filter(tensor)
 }
 
 /// What the model refuses to be loaded with.

@@ -35,6 +35,11 @@ pub(super) struct Frame {
 
 /// Reads the frame; without factors on embeddings, residuals and logits.
 pub(super) fn frame(builder: &mut SpecBuilder<'_>) -> Result<Frame, ModelError> {
+    frame_with_norm(builder, "output_norm")
+}
+
+/// As [`frame`], with the norm before the head under another name.
+pub(super) fn frame_with_norm(builder: &mut SpecBuilder<'_>, output_norm: &str) -> Result<Frame, ModelError> {
     let hidden = builder.dimension("embedding_length")?;
     let layer_count = builder.dimension("block_count")?;
     let trained_context = builder.dimension("context_length")?;
@@ -45,7 +50,7 @@ pub(super) fn frame(builder: &mut SpecBuilder<'_>) -> Result<Frame, ModelError> 
     };
     let vocabulary = embedding_rows(builder)?;
     let embedding = builder.matrix("token_embd.weight", vocabulary, hidden)?;
-    let output_norm = builder.norm("output_norm", hidden)?;
+    let output_norm = builder.norm(output_norm, hidden)?;
     let output = output(builder, embedding, vocabulary, hidden)?;
     let output_bias = builder.optional_vector("output.bias", vocabulary)?;
     Ok(Frame {

@@ -26,14 +26,15 @@ pub fn allowed_kv_types(family: &str) -> impl Iterator<Item = KvType> {
 /// [`ModelError::KvType`] with the types that are allowed.
 pub fn check_kv_type(spec: &ModelSpec, kv_type: KvType, measuring: bool) -> Result<(), ModelError> {
     let together = kv_type.head_multiple();
+    let shapes = || spec.layers.iter().filter_map(|layer| layer.attention.shape());
+    let heads = || shapes().map(|shape| shape.head_dim);
     let fits = |kv_type: KvType| {
-        let mut heads = spec.layers.iter().map(|layer| layer.attention.shape().head_dim);
+        let mut heads = heads();
         heads.all(|head_dim| head_dim.is_multiple_of(kv_type.head_multiple()))
     };
     let allowed = allowed_kv_types(spec.family);
     let reason = if !fits(kv_type) {
-        let heads = spec.layers.iter().map(|layer| layer.attention.shape().head_dim);
-        let odd = heads.filter(|head_dim| !head_dim.is_multiple_of(together)).max().unwrap_or(0);
+        let odd = heads().filter(|head_dim| !head_dim.is_multiple_of(together)).max().unwrap_or(0);
         format!("heads of this model have {odd} elements, and {} stores blocks of {together}", kv_type.name())
     } else if !measuring && allowed_kv_types(spec.family).all(|allowed| allowed != kv_type) {
         format!(

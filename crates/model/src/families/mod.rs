@@ -21,6 +21,7 @@ mod hunyuan_moe;
 mod hy_v3;
 mod kv_types;
 mod layer_kinds;
+mod lfm2_moe;
 mod llama;
 mod llama4;
 mod mimo_v2_flash;
@@ -57,6 +58,7 @@ const FAMILIES: &[Family] = &[
     granitemoe::FAMILY,
     hunyuan_moe::FAMILY,
     hy_v3::FAMILY,
+    lfm2_moe::FAMILY,
     llama::FAMILY,
     llama4::FAMILY,
     mimo_v2_flash::FAMILY,

@@ -20,8 +20,9 @@ const PAGES: usize = 24;
 const CONTEXT: usize = 400;
 
 fn pool(kv_type: KvType, pages: usize) -> KvPool {
-    KvPool::with_rows(&Ledger::new(Bytes::from_mib(16)), ROWS.into_iter(), kv_type, pages)
-        .expect("there is room")
+    let ledger = Ledger::new(Bytes::from_mib(16));
+    let states = StatePool::new(&ledger, std::iter::empty(), 0).expect("no states");
+    KvPool::with_rows(&ledger, ROWS.into_iter(), kv_type, pages, states).expect("there is room")
 }
 
 /// A sequence, and the stamp of each of its positions.
