@@ -233,6 +233,9 @@ impl Worker {
 
     /// Begins the answer with the pages that the tree or the snapshots have of its tokens.
     fn take_prefix(&mut self, answer: &mut Answer<'_>) {
+        if self.runtime.pool_mut().has_states() {
+            return answer.told_started(0);
+        }
         // The last token is computed in any case: its logits choose the next one.
         let known = &answer.tokens[..answer.tokens.len() - 1];
         if let Some(snapshots) = &mut self.snapshots {
@@ -359,6 +362,9 @@ impl Worker {
 
     /// A prompt that waited for an older one to compute the same beginning takes it now.
     fn take_what_others_computed(&mut self, running: &mut [Answer<'_>]) {
+        if self.runtime.pool_mut().has_states() {
+            return;
+        }
         for answer in running.iter_mut().filter(|answer| !answer.paused && !answer.is_decoding()) {
             let known = &answer.tokens[..answer.tokens.len() - 1];
             if self.prefix.peek(known) >= answer.sequence.len() + PAGE_POSITIONS {

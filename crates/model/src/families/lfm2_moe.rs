@@ -126,7 +126,7 @@ fn attending(builder: &SpecBuilder<'_>, layers: usize) -> Result<Vec<bool>, Mode
         true => builder.per_layer(name, layers)?,
         false => texts(builder, name, "full_attention", layers)?,
     };
-    let convolve = builder.by_source(None, texts(builder, name, "conv", layers)?);
+    let convolve = texts(builder, "attention.layer_kinds", "conv", layers)?;
     if let (Some(attend), Some(convolve)) = (&kinds, convolve)
         && let Some(layer) =
             attend.iter().zip(convolve).position(|(attends, convolves)| attends + convolves != 1)

@@ -142,7 +142,9 @@ impl World {
                 let stamps = known.stamps[..length].to_vec();
                 self.known.push(Known { sequence, stamps });
             }
-            Err(full) => assert_eq!((full, free), (PoolFull { needed: 1, free: 0 }, 0)),
+            Err(full) => {
+                assert_eq!((full, free), (PoolFull { part: PoolPart::Pages, needed: 1, free: 0 }, 0))
+            }
         }
     }
 
@@ -236,7 +238,7 @@ fn a_shared_last_page_is_copied_before_it_is_appended_to() {
     let third = pool.fork(&first, 128).expect("nothing is copied");
     pool.truncate(&mut first, 70);
     let full = pool.extend(&mut first, 64).expect_err("two pages where one is free");
-    assert_eq!(full, PoolFull { needed: 2, free: 1 });
+    assert_eq!(full, PoolFull { part: PoolPart::Pages, needed: 2, free: 1 });
     pool.release(third);
     pool.extend(&mut first, 64).expect("nobody else has its page any more");
     let text = full.to_string();

@@ -68,6 +68,7 @@ pub(crate) struct Widths {
 }
 
 /// What a mixer computes with.
+#[allow(dead_code, reason = "not every kind needs every buffer")]
 pub(crate) struct Work<'a, 'team> {
     pub model: &'a Model,
     pub team: &'a Team<'team>,
