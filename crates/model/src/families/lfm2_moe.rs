@@ -5,9 +5,9 @@
 
 use coldpress_kernels::attention::AttentionShape;
 
-use super::blocks::{self, Norms, Recipe};
+use super::blocks::{self, Norms};
 use super::layer_kinds::{dense, texts};
-use super::sigmoid_router::{self, sigmoid_router};
+use super::sigmoid_router::{self, SigmoidRouter, sigmoid_router};
 use super::{Family, Outline, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
@@ -16,7 +16,7 @@ use crate::recurrent::{RecurrentSpec, ShortConvolutionSpec};
 use crate::spec::{AttentionKind, LayerSpec, Renormalize, RopePairing};
 
 pub(super) const FAMILY: Family = Family {
-    gguf: "lfm2moe",
+    gguf: FAMILY_NAME,
     hugging_face: &[HuggingFace {
         keys: KEYS,
         tensors: TENSORS,
@@ -65,6 +65,8 @@ const ACCEPTED: &[(&str, Accepted)] = &[
     ("use_pos_enc", Accepted::Flag(true)),
 ];
 
+/// As GGUF files call it.
+const FAMILY_NAME: &str = "lfm2moe";
 /// Added to the sum of weights.
 const EPSILON: f32 = 1e-6;
 /// Base of the rotary embedding where a file does not state it.
@@ -88,12 +90,11 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let has_bias = builder.flag("shortconv.has_bias")?.unwrap_or(false);
     let mut rope = rope(builder, RopePairing::HalfSplit, shape.head_dim)?;
     rope.base = builder.positive_or("rope.freq_base", ROPE_BASE)?;
-    let dense_count = builder.integer("leading_dense_block_count")?.unwrap_or(0);
+    let dense = dense(builder, layer_count)?;
     let width = builder.dimension("expert_feed_forward_length")?;
-    let (recipe, scale) = router(builder)?;
-    let options = blocks::MoeOptions { scale, ..blocks::moe_options(builder, width, recipe)? };
+    let options = router(builder)?.options(builder, width)?;
     let mut layers = Vec::new();
-    for (layer, attends) in attends.into_iter().enumerate() {
+    for (layer, (attends, dense)) in attends.into_iter().zip(dense).enumerate() {
         let attention = match attends {
             true => {
                 let attention = blocks::attention(builder, layer, hidden, shape, Norms::PerHead)?;
@@ -109,7 +110,7 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
             attention,
             attention_result_norm: None,
             feed_forward_norm: builder.norm(&format!("blk.{layer}.ffn_norm"), hidden)?,
-            feed_forward: match (layer as u64) < dense_count {
+            feed_forward: match dense {
                 true => blocks::dense(builder, layer, hidden)?,
                 false => blocks::moe(builder, layer, hidden, options)?,
             },
@@ -121,22 +122,24 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
 
 /// Per layer, whether it attends. GGUF files tell it by the number of key heads.
 fn attending(builder: &SpecBuilder<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
-    let name = builder.by_source("attention.head_count_kv", "attention.layer_kinds");
-    let kinds = match builder.by_source(true, false) {
-        true => builder.per_layer(name, layers)?,
-        false => texts(builder, name, "full_attention", layers)?,
-    };
-    let convolve = texts(builder, "attention.layer_kinds", "conv", layers)?;
-    if let (Some(attend), Some(convolve)) = (&kinds, convolve)
-        && let Some(layer) =
-            attend.iter().zip(convolve).position(|(attends, convolves)| attends + convolves != 1)
-    {
-        let key = builder.key(name)?;
-        return Err(builder.unsupported(format!("{key} is neither conv nor full_attention in layer {layer}")));
+    if builder.by_source(true, false) {
+        let name = "attention.head_count_kv";
+        let kv_heads = builder.per_layer(name, layers)?;
+        let kv_heads = kv_heads.ok_or_else(|| builder.bad(format!("{FAMILY_NAME}.{name} is missing")))?;
+        return Ok(kv_heads.into_iter().map(|count| count > 0).collect());
     }
-    match kinds {
-        Some(kinds) => Ok(kinds.into_iter().map(|kind| kind > 0).collect()),
-        None => Err(builder.bad(format!("{} is missing", builder.key(name)?))),
+    let name = "attention.layer_kinds";
+    let key = builder.key(name)?;
+    let attend = texts(builder, name, "full_attention", layers)?;
+    let convolve = texts(builder, name, "conv", layers)?;
+    let (Some(attend), Some(convolve)) = (attend, convolve) else {
+        return Err(builder.bad(format!("{key} is missing")));
+    };
+    match attend.iter().zip(convolve).position(|(&attends, convolves)| attends == convolves) {
+        Some(layer) => {
+            Err(builder.unsupported(format!("{key} is neither conv nor full_attention in layer {layer}")))
+        }
+        None => Ok(attend),
     }
 }
 
@@ -162,14 +165,13 @@ fn shape(builder: &SpecBuilder<'_>, hidden: usize, attends: &[bool]) -> Result<A
     Ok(AttentionShape { heads, kv_heads, head_dim })
 }
 
-fn router(builder: &SpecBuilder<'_>) -> Result<(Recipe, f32), ModelError> {
-    let (recipe, scale) = sigmoid_router(builder)?;
-    let renormalize = match recipe.renormalize {
-        Renormalize::No => Renormalize::No,
-        _ => Renormalize::SumPlus(EPSILON),
-    };
-    let choice_bias = builder.flag("expert_bias")?.unwrap_or(true);
-    Ok((Recipe { renormalize, choice_bias, ..recipe }, scale))
+fn router(builder: &SpecBuilder<'_>) -> Result<SigmoidRouter, ModelError> {
+    let mut router = sigmoid_router(builder)?;
+    if let Renormalize::SumPlus(epsilon) = &mut router.recipe.renormalize {
+        *epsilon = EPSILON;
+    }
+    router.recipe.choice_bias = builder.flag("expert_bias")?.unwrap_or(true);
+    Ok(router)
 }
 
 fn short_convolution(
