@@ -18,6 +18,7 @@ pub mod blocks;
 pub mod layout;
 pub mod matmul;
 pub mod probe;
+pub mod recurrent;
 pub mod vector;
 
 pub use activations::{ActivationBlock, InputRows, blocks_per_row, quantize_rows, rms_norm_and_quantize};
