@@ -151,6 +151,31 @@ const NUMBERS: &[(&str, &[(&str, f64)])] = &[
         ],
     ),
     (
+        "granitemoehybrid",
+        &[
+            ("attention_multiplier", 0.3),
+            ("embedding_multiplier", 5.0),
+            ("residual_multiplier", 0.5),
+            ("logits_scaling", 3.0),
+            ("rms_norm_eps", 1e-2),
+            ("num_experts_per_tok", 3.0),
+        ],
+    ),
+    (
+        "minimax",
+        &[
+            ("full_attn_alpha_factor", 1.0),
+            ("full_attn_beta_factor", 1.0),
+            ("linear_attn_alpha_factor", 1.0),
+            ("linear_attn_beta_factor", 1.0),
+            ("mlp_alpha_factor", 1.0),
+            ("mlp_beta_factor", 1.0),
+            ("/rope_parameters/rope_theta", 500.0),
+            ("rms_norm_eps", 1e-2),
+            ("num_experts_per_tok", 3.0),
+        ],
+    ),
+    (
         "llama",
         &[("/rope_scaling/factor", 4.0), ("/rope_scaling/low_freq_factor", 2.0), ("rope_theta", 500.0)],
     ),

@@ -335,6 +335,12 @@ impl<'a> SpecBuilder<'a> {
         Ok(VectorHandle(self.push(info, format, DenseKind::Vector { length })))
     }
 
+    /// As [`SpecBuilder::vector`], of a tensor with this shape, innermost dimension first.
+    pub fn flat_vector(&mut self, name: &str, shape: &[usize]) -> Result<VectorHandle, ModelError> {
+        let (info, format) = self.take(name, shape)?;
+        Ok(VectorHandle(self.push(info, format, DenseKind::Vector { length: shape.iter().product() })))
+    }
+
     /// The weights of an RMSNorm.
     pub fn rms_norm(&mut self, name: &str, length: usize) -> Result<VectorHandle, ModelError> {
         let handle = self.vector(&format!("{name}.weight"), length)?;

@@ -16,7 +16,9 @@ use crate::error::ModelError;
 use crate::kv::{KvPool, Sequence};
 use crate::route::Routing;
 use crate::scratch::{BLOCK_ROWS, Prepared, Scratch, rows_per_part};
-use crate::spec::{FeedForwardSpec, FrequencyDivisors, ModelSpec, NormSpec, RopeSpec, VectorHandle};
+use crate::spec::{
+    FeedForwardSpec, FrequencyDivisors, ModelSpec, NormSpec, RopeSpec, StreamFactors, VectorHandle,
+};
 use crate::times::{Phase, PhaseClock};
 use crate::weights::DenseWeights;
 
@@ -166,9 +168,17 @@ impl Model {
             engine.clock.lap(Phase::Host);
             engine.clock.at_layer(Some(layer));
             self.attend(engine, segments, layer, &block);
+            if let Some(stream) = &self.spec.normed_stream {
+                let norm = self.spec.layers[layer].attention_norm;
+                self.add_to_normed(engine, norm, stream.attention[layer], &block);
+            }
             self.check_finite(engine, &block, layer, "attention")?;
             engine.clock.lap(Phase::Attention);
             self.feed_forward(engine, layer, &block, more_blocks)?;
+            if let Some(stream) = &self.spec.normed_stream {
+                let norm = self.spec.layers[layer].feed_forward_norm;
+                self.add_to_normed(engine, norm, stream.feed_forward, &block);
+            }
             self.check_finite(engine, &block, layer, "feed-forward")?;
             engine.clock.lap(Phase::Dense);
             engine.clock.at_layer(None);
@@ -309,6 +319,9 @@ impl Model {
         norm: Option<VectorHandle>,
         block: &Range<usize>,
     ) {
+        if self.spec.normed_stream.is_some() {
+            return;
+        }
         let hidden = self.spec.hidden;
         let (team, kernels) = (engine.team, engine.kernels);
         let Scratch { residual, block_out, .. } = &mut *engine.scratch;
@@ -320,6 +333,32 @@ impl Model {
         scale(team, out, self.spec.residual_scale);
         let residual = &mut residual.as_mut_slice_of::<f32>()[block.start * hidden..block.end * hidden];
         vector::add_assign(team, kernels, residual, out);
+    }
+
+    /// `x = kept * norm(x) + added * out` for the residual stream `x` of the rows of a block and the result of half a layer,
+    /// `out`, in `block_out`.
+    fn add_to_normed(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        norm: NormSpec,
+        factors: StreamFactors,
+        block: &Range<usize>,
+    ) {
+        let hidden = self.spec.hidden;
+        let (team, kernels) = (engine.team, engine.kernels);
+        let Scratch { residual, input, block_out, .. } = &mut *engine.scratch;
+        let out = &block_out.as_slice_of::<f32>()[..block.len() * hidden];
+        let residual = &mut residual.as_mut_slice_of::<f32>()[block.start * hidden..block.end * hidden];
+        self.norm(team, kernels, norm, residual, input);
+        let normed = &*input.floats_mut(block.len() * hidden);
+        let rows_per_part = rows_per_part(team, block.len(), hidden * size_of::<f32>());
+        team.for_each_part_mut(residual, rows_per_part * hidden, |part, residual, _worker| {
+            let from = part * rows_per_part * hidden;
+            let addends = normed[from..].iter().zip(&out[from..]);
+            for (value, (normed, out)) in residual.iter_mut().zip(addends) {
+                *value = factors.kept * normed + factors.added * out;
+            }
+        });
     }
 
     fn check_finite(

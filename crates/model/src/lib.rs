@@ -32,7 +32,9 @@ pub use families::{allowed_kv_types, check_kv_type, describe, family_names, hugg
 pub use forward::{ForwardEngine, ForwardObserver, LogitsWanted, Model, Segment};
 pub use kv::{KvPool, KvType, Sequence, kv_bytes_per_token};
 pub use latent::{HeadMatrices, LatentQuery, LatentSpec};
-pub use recurrent::{ConvolutionSpec, RecurrentSpec, ShortConvolutionSpec};
+pub use recurrent::{
+    ConvolutionSpec, ConvolutionTaps, LightningSpec, Mamba2Spec, RecurrentSpec, ShortConvolutionSpec,
+};
 pub use scratch::{BLOCK_ROWS, Scratch, ScratchCost, ScratchShape, scratch_cost};
 pub use spec::*;
 pub use states::{KEPT_STATES_MAX, KeptState, state_bytes};

@@ -426,7 +426,7 @@ pub enum FeedForwardSpec {
 }
 
 /// One decoder layer: `x += a * attention(norm(x)); x += a * feed_forward(norm(x))`, each result normed once more where the
-/// layer has a norm for it; `a` is [`ModelSpec::residual_scale`].
+/// layer has a norm for it; `a` is [`ModelSpec::residual_scale`]. With [`ModelSpec::normed_stream`] it is what that says.
 #[derive(Clone, Debug)]
 pub struct LayerSpec {
     /// Norm before attention.
@@ -441,6 +441,25 @@ pub struct LayerSpec {
     pub feed_forward: FeedForwardSpec,
     /// RMSNorm of what the feed-forward block adds.
     pub feed_forward_result_norm: Option<VectorHandle>,
+}
+
+/// What is left of the residual stream and what is added to it by half a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StreamFactors {
+    /// Factor on the stream.
+    pub kept: f32,
+    /// Factor on what is added.
+    pub added: f32,
+}
+
+/// A residual stream that is normed itself: `x = norm(x); x = kept * x + added * half(x)`, where other models add to what
+/// was not normed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormedStream {
+    /// Of attention, per layer.
+    pub attention: Vec<StreamFactors>,
+    /// Of the feed-forward block.
+    pub feed_forward: StreamFactors,
 }
 
 /// A complete model.
@@ -466,6 +485,8 @@ pub struct ModelSpec {
     pub embedding_scale: f32,
     /// Factor on what each half of a layer adds to the residual stream.
     pub residual_scale: f32,
+    /// Whether layers norm the residual stream itself, and what they add.
+    pub normed_stream: Option<NormedStream>,
     /// Norm before the head.
     pub output_norm: NormSpec,
     /// Output head; the embedding itself where the file ties them.

@@ -18,7 +18,7 @@ pub const CODES: &str = "gpt_oss_mxfp4";
 pub const BOUND_OF_EIGHT_BITS: f32 = 1e-1;
 
 /// Folder, name of the GGUF file with the same weights rounded to F16.
-pub const MIXTURES: [(&str, Option<&str>); 19] = [
+pub const MIXTURES: [(&str, Option<&str>); 21] = [
     ("qwen3_moe", Some("qwen3moe")),
     ("qwen2_moe", Some("qwen2moe")),
     ("mixtral", Some("mixtral")),
@@ -38,6 +38,8 @@ pub const MIXTURES: [(&str, Option<&str>); 19] = [
     ("hy_v3", Some("hy_v3")),
     ("llama4_text", Some("llama4")),
     ("lfm2_moe", Some("lfm2moe")),
+    ("granitemoehybrid", Some("granitehybrid")),
+    ("minimax", None),
 ];
 
 pub const DENSE: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
@@ -98,8 +100,12 @@ pub fn is_router(name: &str) -> bool {
     routers.iter().any(|router| name.ends_with(router)) || name.ends_with("correction_bias")
 }
 
-/// Every tensor but the large ones of attention and experts: norms, biases, routers, gates.
+/// Every tensor but the large ones of attention and experts: norms, biases, routers, gates. The pace at which heads of MiniMax
+/// forget follows from the configuration, what the file says of it is not read.
 pub fn is_constant(tensor: &Tensor) -> bool {
+    if tensor.name.ends_with(".slope_rate") {
+        return false;
+    }
     let dimensions = tensor.shape.iter().filter(|&&dimension| dimension > 1).count();
     dimensions == 1 || is_router(&tensor.name) || is_bias(tensor) || is_filter(tensor)
 }

@@ -7,12 +7,18 @@
 //! sixteen lanes and gives the same bits on every instruction set; lengths are asserted, nothing allocates.
 
 mod convolution;
+mod decayed;
 mod delta;
 mod gates;
+mod selective;
 
 pub use convolution::{CONVOLUTION_TAPS_MAX, ConvolutionActivation, ShortConvolution, short_convolution};
+pub use decayed::{
+    DecayedRows, DecayedShape, DecayedSteps, HeadColumns, decayed_attention, decayed_state_len,
+};
 pub use delta::{Decay, DeltaRows, DeltaShape, KeyHeads, delta_rule, delta_state_len};
 pub use gates::{DecayRule, GateActivation, decay_in_place, gate_in_place, gated_rms_norm, l2_norm_in_place};
+pub use selective::{Rates, StepLimits, gate_and_rms_norm, selective_steps};
 
 /// Some adjoining columns of rows: element `(row, column)` is `data[row * row_stride + first_column + column]`.
 #[derive(Clone, Copy, Debug)]

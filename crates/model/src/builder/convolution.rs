@@ -1,10 +1,11 @@
 //! Weights of convolutions over positions, one filter per channel.
 
+use coldpress_kernels::recurrent::CONVOLUTION_TAPS_MAX;
+
 use super::SpecBuilder;
 use crate::error::ModelError;
-use crate::recurrent::ConvolutionSpec;
-use crate::spec::DenseKind;
-use crate::spec::VectorHandle;
+use crate::recurrent::{ConvolutionSpec, ConvolutionTaps};
+use crate::spec::{DenseKind, Picked, VectorHandle};
 
 impl SpecBuilder<'_> {
     /// `{stem}.weight` with `taps` values of each of `channels` channels, with or without the dimension of 1 that checkpoints have
@@ -22,5 +23,33 @@ impl SpecBuilder<'_> {
         let weight = VectorHandle(self.push(info, format, DenseKind::Vector { length: channels * taps }));
         let bias = self.optional_vector(&format!("{stem}.bias"), channels)?;
         Ok(ConvolutionSpec { weight, bias, channels, taps })
+    }
+
+    /// The same with the weights tap by tap.
+    pub fn convolution_taps(
+        &mut self,
+        stem: &str,
+        channels: usize,
+        taps: usize,
+    ) -> Result<ConvolutionTaps, ModelError> {
+        let name = format!("{stem}.weight");
+        if taps > CONVOLUTION_TAPS_MAX {
+            return Err(self.unsupported(format!(
+                "{name} reaches over {taps} positions; convolutions over at most {CONVOLUTION_TAPS_MAX} are computed"
+            )));
+        }
+        let between = self.shape(&name)?.len() == 3;
+        let shape: &[usize] = if between { &[taps, 1, channels] } else { &[taps, channels] };
+        let (info, format) = self.take(&name, shape)?;
+        if format.is_quantized() {
+            return Err(self.unsupported(format!("tensor {} is {format}", info.name)));
+        }
+        let first = VectorHandle(self.tensors.len());
+        for tap in 0..taps {
+            let at = self.push(info, format, DenseKind::Vector { length: channels });
+            self.tensors[at].picked = Picked { first: tap, step: taps };
+        }
+        let bias = self.optional_vector(&format!("{stem}.bias"), channels)?;
+        Ok(ConvolutionTaps { first, bias, channels, taps })
     }
 }

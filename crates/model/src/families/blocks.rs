@@ -12,7 +12,7 @@ use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::spec::{
     AttentionKind, AttentionSpec, FeedForwardSpec, GatedFeedForwardSpec, LayerSpec, MatrixHandle, MoeSpec,
-    NormSpec, QueryKeyNorm, Renormalize, RopePairing, RouterGroups, RouterScores, RouterSpec,
+    NormSpec, NormedStream, QueryKeyNorm, Renormalize, RopePairing, RouterGroups, RouterScores, RouterSpec,
     SharedExpertSpec, ValueHeads, VectorHandle,
 };
 
@@ -27,6 +27,7 @@ pub(super) struct Frame {
     pub embedding: MatrixHandle,
     pub embedding_scale: f32,
     pub residual_scale: f32,
+    pub normed_stream: Option<NormedStream>,
     pub output_norm: NormSpec,
     pub output: MatrixHandle,
     pub output_bias: Option<VectorHandle>,
@@ -63,6 +64,7 @@ pub(super) fn frame_with_norm(builder: &mut SpecBuilder<'_>, output_norm: &str) 
         embedding,
         embedding_scale: 1.0,
         residual_scale: 1.0,
+        normed_stream: None,
         output_norm,
         output,
         output_bias,
@@ -250,7 +252,7 @@ pub(super) fn dense(
     Ok(FeedForwardSpec::Dense(gated(builder, layer, "", hidden, width)?))
 }
 
-/// A gated network with tensors `blk.N.ffn_{gate,up,down}{suffix}.weight`, with SiLU.
+/// A gated network with tensors `blk.N.ffn_{gate,up,down}{suffix}.weight`, or gate and up in one, gate first; with SiLU.
 pub(super) fn gated(
     builder: &mut SpecBuilder<'_>,
     layer: usize,
@@ -259,9 +261,16 @@ pub(super) fn gated(
     width: usize,
 ) -> Result<GatedFeedForwardSpec, ModelError> {
     let name = |part: &str| format!("blk.{layer}.ffn_{part}{suffix}.weight");
+    let together = name("gate_up");
+    let (gate, up) = if builder.has(&together) {
+        let mut half = |rows| builder.head_matrices(&together, (1, 2 * width), rows, hidden, false);
+        (half(0..width)?.of(0), half(width..2 * width)?.of(0))
+    } else {
+        (builder.matrix(&name("gate"), width, hidden)?, builder.matrix(&name("up"), width, hidden)?)
+    };
     Ok(GatedFeedForwardSpec {
-        gate: builder.matrix(&name("gate"), width, hidden)?,
-        up: builder.matrix(&name("up"), width, hidden)?,
+        gate,
+        up,
         down: builder.matrix(&name("down"), hidden, width)?,
         width,
         activation: Activation::Silu,

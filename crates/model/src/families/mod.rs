@@ -16,6 +16,7 @@ mod ernie4_5_moe;
 mod gemma3;
 mod glm4_moe;
 mod gpt_oss;
+mod granitehybrid;
 mod granitemoe;
 mod hunyuan_moe;
 mod hy_v3;
@@ -25,6 +26,7 @@ mod lfm2_moe;
 mod llama;
 mod llama4;
 mod mimo_v2_flash;
+mod minimax;
 mod minimax_m2;
 mod olmoe;
 mod phimoe;
@@ -55,6 +57,7 @@ const FAMILIES: &[Family] = &[
     gemma3::FAMILY,
     glm4_moe::FAMILY,
     gpt_oss::FAMILY,
+    granitehybrid::FAMILY,
     granitemoe::FAMILY,
     hunyuan_moe::FAMILY,
     hy_v3::FAMILY,
@@ -62,6 +65,7 @@ const FAMILIES: &[Family] = &[
     llama::FAMILY,
     llama4::FAMILY,
     mimo_v2_flash::FAMILY,
+    minimax::FAMILY,
     minimax_m2::FAMILY,
     olmoe::FAMILY,
     phimoe::FAMILY,
@@ -125,6 +129,7 @@ pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
         embedding: frame.embedding,
         embedding_scale: frame.embedding_scale,
         residual_scale: frame.residual_scale,
+        normed_stream: frame.normed_stream,
         output_norm: frame.output_norm,
         output: frame.output,
         output_bias: frame.output_bias,

@@ -9,7 +9,10 @@
 //! To add a kind: a file here, a variant of [`RecurrentSpec`], two lines in `RecurrentSpec::mixer`.
 
 mod convolution;
+mod lightning;
+mod mamba2;
 mod short_convolution;
+mod taps;
 
 use std::ops::Range;
 
@@ -24,7 +27,10 @@ use crate::scratch::{Need, Prepared, Scratch, scratch_buffer};
 use crate::spec::{AttentionKind, LinearSpec, ModelSpec};
 
 pub use convolution::ConvolutionSpec;
+pub use lightning::LightningSpec;
+pub use mamba2::Mamba2Spec;
 pub use short_convolution::ShortConvolutionSpec;
+pub use taps::ConvolutionTaps;
 
 /// Rows that a mixer gets at a time at most.
 pub(crate) const RECURRENT_ROWS: usize = 128;
@@ -36,12 +42,18 @@ pub(crate) const ROW_BUFFERS: usize = 6;
 pub enum RecurrentSpec {
     /// Gated short convolution (LFM2).
     ShortConvolution(ShortConvolutionSpec),
+    /// Mamba-2 (Granite 4).
+    Mamba2(Mamba2Spec),
+    /// Lightning attention (MiniMax-01).
+    Lightning(LightningSpec),
 }
 
 impl RecurrentSpec {
     pub(crate) fn mixer(&self) -> &dyn Mixer {
         match self {
             Self::ShortConvolution(spec) => spec,
+            Self::Mamba2(spec) => spec,
+            Self::Lightning(spec) => spec,
         }
     }
 
