@@ -226,7 +226,7 @@ impl std::fmt::Display for Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coldpress_memory::plan::{PlanInput, plan};
+    use coldpress_memory::plan::{PlanInput, RowCacheWish, plan};
 
     const NOTHING: Held = Held { resident: Bytes::ZERO, own: Bytes::ZERO };
 
@@ -257,6 +257,7 @@ mod tests {
             chunk_tokens_wanted: 1,
             chunk_tokens_minimum: 1,
             read_ring: Bytes::ZERO,
+            row_cache: RowCacheWish::default(),
             records: Vec::new(),
             records_minimum: 0,
             cold_fraction: None,

@@ -7,13 +7,13 @@ use std::path::Path;
 
 use coldpress_experts::pack::PackLayout;
 use coldpress_experts::{
-    Geometry, LazyConfig, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, RouteTelemetry, mapped_place_bytes,
-    read_ring_bytes,
+    Geometry, LazyConfig, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, RouteTelemetry, RowTable, mapped_place_bytes,
+    read_ring_bytes, row_store_bytes, row_store_bytes_minimum,
 };
 use coldpress_formats::ModelFile;
 use coldpress_kernels::{Isa, Kernels};
 use coldpress_memory::plan::{
-    CHUNK_TOKENS_MINIMUM, CONTEXT_MINIMUM, ContextRoom, Plan, PlanInput, PlanNote, RecordClass, context_room,
+    CHUNK_TOKENS_MINIMUM, CONTEXT_MINIMUM, ContextRoom, Plan, PlanInput, PlanNote, RecordClass, RowCacheWish, context_room,
     plan as divide, resident_budget, smallest_budget,
 };
 use coldpress_memory::{Bytes, MachineFacts, Suggestion};
@@ -483,12 +483,25 @@ impl Shares<'_> {
             chunk_tokens_minimum: configuration.chunk_tokens.unwrap_or(CHUNK_TOKENS_MINIMUM),
             read_ring: Bytes(experts_ring.max(dense_ring as u64))
                 .saturating_add(self.advice_asked(configuration)),
+            row_cache: self.row_cache(),
             records,
             records_minimum: slots_minimum,
             cold_fraction,
             page_bytes: self.facts.page_size as u64,
             other_savings: savings,
         })
+    }
+
+    /// Memory for rows of tables on disk, from that of the reads in flight to that of all rows.
+    fn row_cache(&self) -> RowCacheWish {
+        let tables = &self.spec.row_tables;
+        if tables.is_empty() {
+            return RowCacheWish::default();
+        }
+        let rows: u64 = tables.iter().map(RowTable::rows).fold(0, u64::saturating_add);
+        let minimum = row_store_bytes_minimum(tables);
+        let maximum = row_store_bytes(tables, usize::try_from(rows).unwrap_or(usize::MAX));
+        RowCacheWish { minimum, maximum: maximum.max(minimum) }
     }
 
     /// What router advice was told to keep, part of the read ring.

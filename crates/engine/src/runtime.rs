@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use coldpress_experts::{
-    ExpertStatistics, ExpertStore, Hotlist, PolicyKind, Residency as StoreResidency, StoreConfig,
+    ExpertStatistics, ExpertStore, Hotlist, PolicyKind, Residency as StoreResidency, RowOrder, RowStore, RowStoreConfig,
+    StoreConfig,
     TelemetrySnapshot, TensorRange, TensorStream,
 };
 use coldpress_formats::SourceFile;
@@ -540,6 +541,16 @@ pub(crate) fn open_experts(
         prefetch: prepared.report.policy.prefetch.setting.mode(),
         access: reading.access.file_access(),
     })?;
+    if !spec.row_tables.is_empty() {
+        store.attach_rows(RowStore::open(RowStoreConfig {
+            tables: spec.row_tables.clone(),
+            files: prepared.file.files().to_vec(),
+            ledger: ledger.clone(),
+            bytes: plan.row_cache,
+            reader: reading.choice(configuration.reader),
+            order: RowOrder::default(),
+        })?);
+    }
     for notice in store.notices() {
         observer.note(notice);
     }

@@ -23,10 +23,17 @@ pub(crate) enum Figure {
     Hits,
     Misses,
     BytesRead,
+    RowsAsked,
+    RowHits,
+    RowMisses,
+    RowBytesRead,
+    RowWait,
+    RowLatencyP50,
+    RowLatencyP99,
 }
 
 impl Figure {
-    const COUNT: usize = Self::BytesRead as usize + 1;
+    const COUNT: usize = Self::RowLatencyP99 as usize + 1;
 }
 
 /// The figures of a store at its latest forward pass.
@@ -46,6 +53,28 @@ pub struct StoreFigures {
     pub misses: u64,
     /// Bytes of records that arrived.
     pub bytes_read: Bytes,
+    /// Rows of tables on disk; absent where none was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<RowFigures>,
+}
+
+/// What was looked up in tables on disk; see [`RowStatistics`](crate::RowStatistics).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct RowFigures {
+    /// Rows asked for.
+    pub asked: u64,
+    /// Distinct rows of a request that were in the cache.
+    pub hits: u64,
+    /// Those that were read.
+    pub misses: u64,
+    /// Bytes of rows that arrived.
+    pub bytes_read: Bytes,
+    /// Time in which nothing could be computed for want of rows, in microseconds.
+    pub wait_us: u64,
+    /// Time within which half of the reads that somebody waited for were over, in microseconds.
+    pub p50_us: u64,
+    /// The same for 99 of 100.
+    pub p99_us: u64,
 }
 
 impl StoreControl {
@@ -79,6 +108,15 @@ impl StoreControl {
             hits: figure(Figure::Hits),
             misses: figure(Figure::Misses),
             bytes_read: Bytes(figure(Figure::BytesRead)),
+            rows: Some(figure(Figure::RowsAsked)).filter(|asked| *asked > 0).map(|asked| RowFigures {
+                asked,
+                hits: figure(Figure::RowHits),
+                misses: figure(Figure::RowMisses),
+                bytes_read: Bytes(figure(Figure::RowBytesRead)),
+                wait_us: figure(Figure::RowWait),
+                p50_us: figure(Figure::RowLatencyP50),
+                p99_us: figure(Figure::RowLatencyP99),
+            }),
         }
     }
 }

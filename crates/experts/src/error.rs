@@ -76,6 +76,26 @@ pub enum ExpertError {
         /// Length found.
         length: u64,
     },
+    /// A row of a table could not be read.
+    #[error("row {row} of {tensor}: {source}")]
+    Row {
+        /// The tensor that holds it.
+        tensor: String,
+        /// Its number in that tensor.
+        row: u64,
+        /// What went wrong, with the file.
+        source: Box<ExpertError>,
+    },
+    /// A row was asked for that the table does not have.
+    #[error("row {row} of {table} was asked for, which has {rows}: the configuration and the file do not belong together")]
+    NoSuchRow {
+        /// The table.
+        table: String,
+        /// The row.
+        row: u64,
+        /// Rows that there are.
+        rows: u64,
+    },
     /// A record on disk is not what it must be, also when read again.
     #[error(
         "{path}: the record of {key} at byte {offset} is damaged ({fault}), also when read again; remove the \

@@ -10,6 +10,8 @@
 //!  pack file, mapped ---------- verify ------------------> kernels, in place
 //! ```
 //!
+//! Rows of tables that are looked up by number ([`rows`]) come through the same readers into a cache of their own.
+//!
 //! Read in this order: [`record`], [`slots`], [`store`] with its visits, `loader`, `reading`, [`reader`], [`pack`], [`policy`], `resize`.
 #![deny(unsafe_code)]
 
@@ -36,6 +38,7 @@ pub mod pack;
 pub mod policy;
 pub mod reader;
 pub mod record;
+pub mod rows;
 pub mod simulate;
 pub mod slots;
 pub mod store;
@@ -43,7 +46,7 @@ pub mod trace;
 
 pub use advice::{Changes, RouterAdvice};
 pub use ahead::{Guess, ReadAheadMode};
-pub use control::{StoreControl, StoreFigures};
+pub use control::{RowFigures, StoreControl, StoreFigures};
 pub use error::{ExpertError, PACK_EXTENSION, PackFault, RecordFault};
 pub use geometry::{
     ExpertKey, ExpertOffsets, ExpertPlace, Geometry, LayerExperts, MATRIX_ALIGNMENT, MatrixPlace, Projection,
@@ -56,6 +59,10 @@ pub use policy::{EvictionPolicy, PolicyKind};
 pub use reader::{ExpertReader, ReaderChoice};
 pub use reading::{SPLIT_MAX, read_ring_bytes};
 pub use record::RecordRef;
+pub use rows::{
+    LatencyHistogram, RowOrder, RowShard, RowStatistics, RowStore, RowStoreConfig, RowTable, row_format, row_store_bytes,
+    row_store_bytes_minimum,
+};
 pub use simulate::{ReplayCounts, Visits};
 pub use source::{FileAccess, ModelSource, ReadFile, aligned};
 pub use store::{ExpertStatistics, ExpertStore, READ_AHEAD_DEFAULT, Residency, StoreConfig};

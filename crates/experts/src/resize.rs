@@ -232,5 +232,13 @@ impl ExpertStore {
         control.publish(Figure::Hits, self.hits);
         control.publish(Figure::Misses, self.misses);
         control.publish(Figure::BytesRead, self.loader.statistics().0.bytes_read);
+        let rows = self.row_statistics();
+        control.publish(Figure::RowsAsked, rows.asked);
+        control.publish(Figure::RowHits, rows.hits);
+        control.publish(Figure::RowMisses, rows.misses);
+        control.publish(Figure::RowBytesRead, rows.bytes_read);
+        control.publish(Figure::RowWait, rows.wait_us);
+        control.publish(Figure::RowLatencyP50, rows.latency.quantile_us(0.5));
+        control.publish(Figure::RowLatencyP99, rows.latency.quantile_us(0.99));
     }
 }

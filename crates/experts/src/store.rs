@@ -28,6 +28,7 @@ use crate::policy::{EvictionPolicy, PolicyKind};
 use crate::prefault::Prefault;
 use crate::reader::{ReaderChoice, open_reader};
 use crate::reading::{Origin, Reading, SPLIT_MAX, reads_per_record};
+use crate::rows::{RowStatistics, RowStore};
 use crate::slabs::Slabs;
 use crate::slots::{SlotMemory, SlotTable};
 use crate::source::{FileAccess, ModelSource};
@@ -126,6 +127,9 @@ pub struct ExpertStatistics {
     pub disk_wait_us: u64,
     /// Time spent on verifying and arranging records, in microseconds.
     pub arrange_us: u64,
+    /// Rows of tables on disk; absent where there are none.
+    #[serde(skip_serializing_if = "RowStatistics::is_empty")]
+    pub rows: RowStatistics,
 }
 
 impl ExpertStatistics {
@@ -159,6 +163,7 @@ impl ExpertStatistics {
             prefetch_used_bytes: join(self.prefetch_used_bytes, other.prefetch_used_bytes),
             disk_wait_us: join(self.disk_wait_us, other.disk_wait_us),
             arrange_us: join(self.arrange_us, other.arrange_us),
+            rows: self.rows.with(&other.rows, join),
         }
     }
 }
@@ -208,6 +213,8 @@ pub struct ExpertStore {
     pub(crate) timeline: Option<Box<StoreTimeline>>,
     /// Where uses of experts are counted, if somebody asks for it.
     pub(crate) telemetry: Option<Box<RouteTelemetry>>,
+    /// Tables that stay on disk whatever the residency, if the model has any.
+    rows: Option<Box<RowStore>>,
 }
 
 impl ExpertStore {
@@ -249,6 +256,7 @@ impl ExpertStore {
             notices,
             timeline: None,
             telemetry: None,
+            rows: None,
         })
     }
 
@@ -262,6 +270,9 @@ impl ExpertStore {
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.begin_pass(rows);
         }
+        if let Some(rows) = &mut self.rows {
+            rows.begin_pass();
+        }
         self.publish();
     }
 
@@ -274,6 +285,22 @@ impl ExpertStore {
     /// can give way. Changes no result, only what is read twice.
     pub fn hold_layer(&mut self, layer: Option<usize>) {
         self.held_layer = layer.map(|layer| layer as u32);
+    }
+
+    /// Gives the store the tables of the model whose rows are looked up by number.
+    pub fn attach_rows(&mut self, rows: RowStore) {
+        self.notices.extend_from_slice(rows.notices());
+        self.rows = Some(Box::new(rows));
+    }
+
+    /// The tables whose rows are looked up by number, if the model has any.
+    pub fn rows(&mut self) -> Option<&mut RowStore> {
+        self.rows.as_deref_mut()
+    }
+
+    /// What was looked up in tables so far.
+    pub(crate) fn row_statistics(&self) -> RowStatistics {
+        self.rows.as_ref().map(|rows| rows.statistics()).unwrap_or_default()
     }
 
     /// Layout and numbering of the records.
@@ -326,6 +353,7 @@ impl ExpertStore {
             prefetch_used_bytes: self.ahead.statistics.used_bytes,
             disk_wait_us: read.wait_us,
             arrange_us: load.arrange_us,
+            rows: self.row_statistics(),
         }
     }
 

@@ -19,6 +19,7 @@ mod reader_faults_never_reach_a_kernel;
 #[cfg(target_os = "linux")]
 mod reader_refuses_o_direct;
 mod records_do_not_depend_on_their_way_into_memory;
+mod rows_do_not_depend_on_the_cache;
 mod slot_is_not_reused_while_pinned;
 mod slots_come_and_go_while_experts_are_read;
 mod the_default_policy_wins_on_recorded_routing;

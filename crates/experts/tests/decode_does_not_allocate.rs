@@ -5,7 +5,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use coldpress_experts::pack::write_pack;
-use coldpress_experts::{ExpertStore, Fingerprint, LazyConfig, PackFile, ReaderChoice, StoreConfig};
+use coldpress_experts::{
+    ExpertStore, Fingerprint, LazyConfig, PackFile, ReaderChoice, RowOrder, RowShard, RowStore, RowStoreConfig,
+    RowTable, StoreConfig, row_store_bytes,
+};
+use coldpress_kernels::WeightFormat;
 use coldpress_memory::Ledger;
 use coldpress_testkit::{ExpertSource, Random, SourceShape};
 use coldpress_workers::{Team, Workers};
@@ -53,11 +57,54 @@ fn decode(store: &mut ExpertStore, team: &Team<'_>, random: &mut Random, tokens:
     }
 }
 
+fn look_up(store: &mut RowStore, random: &mut Random, out: &mut [f32], tokens: usize) {
+    for _ in 0..tokens {
+        let rows: [u32; 16] = std::array::from_fn(|_| {
+            let most = 1 + random.below(600);
+            random.below(most) as u32
+        });
+        store.begin_pass();
+        store.prefetch(0, &rows).unwrap();
+        store.fetch(0, &rows, out).unwrap();
+    }
+}
+
+/// Rows of tables on disk, with more rows than slots.
+fn rows_after_warm_up(source: &ExpertSource) {
+    for reader in [ReaderChoice::Auto, ReaderChoice::Pread] {
+        let shard = RowShard { name: "rows".to_owned(), file: 0, offset: 3, rows: 600 };
+        let table = RowTable {
+            name: "table".to_owned(),
+            format: WeightFormat::BF16,
+            columns: 8,
+            shards: vec![shard],
+        };
+        let bytes = row_store_bytes(std::slice::from_ref(&table), 100);
+        let mut store = RowStore::open(RowStoreConfig {
+            tables: vec![table],
+            files: source.files.clone(),
+            ledger: Ledger::new(bytes),
+            bytes,
+            reader,
+            order: RowOrder::default(),
+        })
+        .unwrap();
+        let (mut random, mut out) = (Random::new(1), [0.0; 128]);
+        look_up(&mut store, &mut random, &mut out, 50);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        look_up(&mut store, &mut random, &mut out, 200);
+        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "rows");
+        let seen = store.statistics();
+        assert!(seen.evictions > 100 && seen.hits > 100 && seen.duplicates > 10, "{seen:?}");
+    }
+}
+
 #[test]
 fn nothing_after_warm_up() {
     let folder = tempfile::tempdir().unwrap();
     let source = ExpertSource::create(folder.path(), &SourceShape::default());
     let path = folder.path().join("pack.cpack");
+    rows_after_warm_up(&source);
     Workers::new(2).enter(|team| {
         let ledger = Ledger::unlimited();
         write_pack(source.pack_config(&path, &ledger), team, &AtomicBool::new(false), |_, _| {}).unwrap();

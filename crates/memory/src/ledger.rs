@@ -29,14 +29,23 @@ pub enum Purpose {
     Scratch,
     /// Buffers of reads in flight.
     ReadRing,
+    /// Rows of embedding tables that stay on disk.
+    RowCache,
     /// Routed experts in memory.
     ExpertSlots,
 }
 
 impl Purpose {
     /// Every purpose, in the order of a plan.
-    pub const ALL: [Self; 6] =
-        [Self::Fixed, Self::Dense, Self::KvCache, Self::Scratch, Self::ReadRing, Self::ExpertSlots];
+    pub const ALL: [Self; 7] = [
+        Self::Fixed,
+        Self::Dense,
+        Self::KvCache,
+        Self::Scratch,
+        Self::ReadRing,
+        Self::RowCache,
+        Self::ExpertSlots,
+    ];
 
     /// The name in messages.
     pub const fn name(self) -> &'static str {
@@ -46,6 +55,7 @@ impl Purpose {
             Self::KvCache => "KV cache",
             Self::Scratch => "scratch",
             Self::ReadRing => "read ring",
+            Self::RowCache => "row cache",
             Self::ExpertSlots => "expert slots",
         }
     }

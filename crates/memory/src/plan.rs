@@ -1,6 +1,6 @@
 //! The plan: who gets how many bytes of a budget. A pure function; nothing is read and nothing allocated.
 //!
-//! Owns: the order of shares (fixed, dense, KV cache, scratch, read ring, expert slots), what gives way when they do not
+//! Owns: the order of shares (fixed, dense, KV cache, scratch, read ring, row cache, expert slots), what gives way when they do not
 //! fit (the prefill chunk first, then a context nobody asked for), and the smallest budget that works. Refuses:
 //! guessing sizes; every size is the caller's. The refusal and its text are in `refusal.rs`.
 //!
@@ -18,6 +18,9 @@ use crate::{Bytes, Purpose, apart};
 pub const CHUNK_TOKENS_MINIMUM: u32 = 32;
 /// A chunk of several blocks takes at most one part in this many from the expert slots.
 const LONG_CHUNK_SHARE: u64 = 16;
+/// Rows take at most one part in this many of what expert slots could have beyond their minimum: a row that is missing costs
+/// a block of the disk, an expert megabytes.
+const ROW_CACHE_SHARE: u64 = 16;
 /// A context that nobody asked for is not made shorter than this many tokens.
 pub const CONTEXT_MINIMUM: u32 = 512;
 
@@ -37,6 +40,15 @@ pub struct KvWindow {
     pub bytes_per_token: Bytes,
     /// Tokens kept at most.
     pub tokens_max: u32,
+}
+
+/// How much memory is useful for rows of tables that stay on disk. Zero for models without such tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowCacheWish {
+    /// Without this nothing runs.
+    pub minimum: Bytes,
+    /// More is never given.
+    pub maximum: Bytes,
 }
 
 /// Everything a plan depends on.
@@ -80,6 +92,8 @@ pub struct PlanInput {
     pub chunk_tokens_minimum: u32,
     /// Buffers of reads in flight.
     pub read_ring: Bytes,
+    /// Cache for rows of tables that stay on disk, if there are any.
+    pub row_cache: RowCacheWish,
     /// The records of the model; empty for a model without routed experts.
     pub records: Vec<RecordClass>,
     /// Slots without which nothing runs: experts per token and reads in flight.
@@ -181,11 +195,27 @@ impl PlanInput {
         extra.saturating_mul(LONG_CHUNK_SHARE) <= self.slots_at(slot_count)
     }
 
-    /// Everything but the slots.
+    /// Everything but the slots, with the smallest row cache.
     fn base(&self, context: u32, chunk_tokens: u32) -> Bytes {
-        let shares =
-            [self.fixed, self.dense, self.kv_at(context), self.scratch_at(chunk_tokens), self.read_ring];
+        let shares = [
+            self.fixed,
+            self.dense,
+            self.kv_at(context),
+            self.scratch_at(chunk_tokens),
+            self.read_ring,
+            self.row_cache.minimum,
+        ];
         shares.into_iter().sum()
+    }
+
+    /// What the row cache gets beyond its minimum out of `room`, in whole pages: a part of what slots could have, or what is left
+    /// when every record has a slot.
+    fn rows_beyond_minimum(&self, room: Bytes) -> Bytes {
+        let page = self.page_bytes.max(1);
+        let most = self.row_cache.maximum.saturating_sub(self.row_cache.minimum);
+        let share = room.saturating_sub(self.slots_at(self.slots_minimum())).0 / ROW_CACHE_SHARE;
+        let left = room.saturating_sub(self.slots_at(self.slots_maximum()));
+        Bytes(most.0.min(share.max(left.0)) / page * page)
     }
 
     /// Contexts to try, longest first: the one given, then powers of two down to the minimum if nobody asked for it.
@@ -224,6 +254,8 @@ pub struct Plan {
     pub scratch: Bytes,
     /// Buffers of reads in flight.
     pub read_ring: Bytes,
+    /// Cache for rows of tables that stay on disk.
+    pub row_cache: Bytes,
     /// Expert slots: one buffer of `slot_count` × `record_bytes`, in whole pages.
     pub slots: Bytes,
     /// Number of slots.
@@ -258,6 +290,7 @@ impl Plan {
             Purpose::KvCache => self.kv,
             Purpose::Scratch => self.scratch,
             Purpose::ReadRing => self.read_ring,
+            Purpose::RowCache => self.row_cache,
             Purpose::ExpertSlots => self.slots,
         }
     }
@@ -336,9 +369,10 @@ pub fn plan(input: &PlanInput) -> Result<Plan, DoesNotFit> {
             let Some(room) = input.budget.checked_sub(input.base(context, chunk_tokens)) else {
                 continue;
             };
-            let slot_count = input.slots_in(room);
+            let rows = input.rows_beyond_minimum(room);
+            let slot_count = input.slots_in(room.saturating_sub(rows));
             if slot_count >= input.slots_minimum() && input.is_worth_its_chunk(chunk_tokens, slot_count) {
-                return Ok(divide(input, context, chunk_tokens, slot_count));
+                return Ok(divide(input, context, chunk_tokens, slot_count, rows));
             }
         }
     }
@@ -391,7 +425,7 @@ fn last_that(most: u32, holds: impl Fn(u32) -> bool) -> Option<u32> {
     Some(yes)
 }
 
-fn divide(input: &PlanInput, context: u32, chunk_tokens: u32, slot_count: u64) -> Plan {
+fn divide(input: &PlanInput, context: u32, chunk_tokens: u32, slot_count: u64, rows: Bytes) -> Plan {
     let mut plan = Plan {
         budget: input.budget,
         fixed: input.fixed,
@@ -399,6 +433,7 @@ fn divide(input: &PlanInput, context: u32, chunk_tokens: u32, slot_count: u64) -
         kv: input.kv_at(context),
         scratch: input.scratch_at(chunk_tokens),
         read_ring: input.read_ring,
+        row_cache: input.row_cache.minimum.saturating_add(rows),
         slots: input.slots_at(slot_count),
         slot_count,
         record_bytes: input.record_bytes_max(),
@@ -429,17 +464,18 @@ fn smallest_parts(input: &PlanInput) -> Vec<(String, Bytes)> {
     let context = smallest_context(input);
     let chunk_tokens = input.chunks().last().unwrap_or(input.chunk_tokens_wanted);
     let slot_count = input.slots_minimum();
-    vec![
+    let rows = Some(input.row_cache.minimum).filter(|bytes| *bytes > Bytes::ZERO);
+    let mut parts = vec![
         (Purpose::Fixed.name().to_owned(), input.fixed),
         (Purpose::Dense.name().to_owned(), input.dense),
         (kv_part(input, context), input.kv_at(context)),
         (format!("{} (chunk {chunk_tokens})", Purpose::Scratch), input.scratch_at(chunk_tokens)),
         (Purpose::ReadRing.name().to_owned(), input.read_ring),
-        (
-            format!("{} ({slot_count} × {})", Purpose::ExpertSlots, input.record_bytes_max()),
-            input.slots_at(slot_count),
-        ),
-    ]
+    ];
+    parts.extend(rows.map(|bytes| (Purpose::RowCache.name().to_owned(), bytes)));
+    let slots = format!("{} ({slot_count} × {})", Purpose::ExpertSlots, input.record_bytes_max());
+    parts.push((slots, input.slots_at(slot_count)));
+    parts
 }
 
 /// What the KV cache is called in a refusal.

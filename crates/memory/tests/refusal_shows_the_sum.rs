@@ -1,7 +1,7 @@
 //! "Does not fit" without numbers leaves people guessing. The whole text of a refusal is pinned here: every part in
 //! MiB, the sum, the gap, the flags that help (largest saving first) and the smallest budget that works.
 
-use coldpress_memory::plan::{PlanInput, RecordClass, plan};
+use coldpress_memory::plan::{PlanInput, RecordClass, RowCacheWish, plan};
 use coldpress_memory::{Bytes, Suggestion};
 
 fn mixtral_like() -> PlanInput {
@@ -25,6 +25,7 @@ fn mixtral_like() -> PlanInput {
         chunk_tokens_wanted: 2048,
         chunk_tokens_minimum: 32,
         read_ring: Bytes::from_mib(16),
+        row_cache: RowCacheWish::default(),
         records: vec![
             RecordClass { record_bytes: Bytes::from_kib(3460), count: 1000 },
             RecordClass { record_bytes: Bytes::from_kib(2820), count: 1000 },

@@ -31,7 +31,7 @@ fn concurrent_reservations_stay_within_the_budget() {
                 let mut state = thread.wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let mut mine = Vec::new();
                 for _ in 0..20_000 {
-                    let purpose = Purpose::ALL[(next(&mut state) % 6) as usize];
+                    let purpose = Purpose::ALL[(next(&mut state) % 7) as usize];
                     if next(&mut state).is_multiple_of(3) && !mine.is_empty() {
                         let index = next(&mut state) as usize % mine.len();
                         let reservation: coldpress_memory::Reservation = mine.swap_remove(index);

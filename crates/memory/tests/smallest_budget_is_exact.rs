@@ -1,7 +1,7 @@
 //! A refusal that names a budget which then fails too sends people in circles, and one that asks for too much keeps
 //! them out. For random models the named budget must work, one byte less must not, and every plan must add up.
 
-use coldpress_memory::plan::{KvWindow, PlanInput, RecordClass, plan};
+use coldpress_memory::plan::{KvWindow, PlanInput, RecordClass, RowCacheWish, Plan, plan};
 use coldpress_memory::{Bytes, Suggestion};
 use proptest::prelude::*;
 
@@ -14,6 +14,7 @@ prop_compose! {
         scratch in (0_u64..1 << 24, 0_u64..1 << 20),
         chunk in (0_u32..5000, 0_u32..100),
         read_ring in 0_u64..1 << 26,
+        rows in prop::option::of((0_u64..1 << 26, 0_u64..1 << 36)),
         records in prop::collection::vec((0_u64..1 << 25, 0_u64..600), 0..4),
         records_minimum in 0_u64..100,
         cold_fraction in prop::option::of(0.0..=1.0),
@@ -40,6 +41,10 @@ prop_compose! {
             chunk_tokens_wanted: chunk.0,
             chunk_tokens_minimum: chunk.1,
             read_ring: Bytes(read_ring),
+            row_cache: rows.map_or_else(RowCacheWish::default, |(minimum, more)| RowCacheWish {
+                minimum: Bytes(minimum),
+                maximum: Bytes(minimum + more),
+            }),
             records: records
                 .into_iter()
                 .map(|(bytes, count)| RecordClass { record_bytes: Bytes(bytes), count })
@@ -50,6 +55,11 @@ prop_compose! {
             other_savings: vec![Suggestion { flag: "--parallel 1".to_owned(), saves: Bytes(1) }],
         }
     }
+}
+
+/// Room of one more slot.
+fn next_slot(input: &PlanInput, plan: &Plan) -> Bytes {
+    plan.record_bytes.saturating_add(Bytes(input.page_bytes))
 }
 
 proptest! {
@@ -80,9 +90,12 @@ proptest! {
         if let Some(cold) = input.cold_fraction {
             prop_assert!(plan.slot_count <= minimum.max(((1.0 - cold) * total as f64) as u64));
         } else if plan.slot_count < total {
-            let next = plan.record_bytes.saturating_add(Bytes(input.page_bytes));
-            prop_assert!(plan.total().saturating_add(next) > input.budget, "a slot was left unused");
+            // Rows have at most a sixteenth of what slots could have.
+            let rows = plan.row_cache.saturating_sub(input.row_cache.minimum);
+            prop_assert!(rows.saturating_mul(15) <= plan.slots.saturating_add(next_slot(&input, &plan)));
+            prop_assert!(plan.total().saturating_add(next_slot(&input, &plan)).saturating_add(Bytes(input.page_bytes)) > input.budget, "a slot was left unused");
         }
+        prop_assert!((input.row_cache.minimum..=input.row_cache.maximum).contains(&plan.row_cache));
         prop_assert_eq!(plan.everything_resident, plan.slot_count == total);
         prop_assert!(!input.context_explicit || plan.context == input.context);
         prop_assert!(plan.context >= input.context.min(input.context_minimum));

@@ -4,7 +4,7 @@
 //! claims a million tokens, a smallest budget that is not the one of the refusal.
 
 use coldpress_memory::Bytes;
-use coldpress_memory::plan::{PlanInput, RecordClass, context_room, plan, resident_budget, smallest_budget};
+use coldpress_memory::plan::{PlanInput, RecordClass, RowCacheWish, context_room, plan, resident_budget, smallest_budget};
 
 fn input(budget: u64) -> PlanInput {
     PlanInput {
@@ -27,6 +27,7 @@ fn input(budget: u64) -> PlanInput {
         chunk_tokens_wanted: 512,
         chunk_tokens_minimum: 32,
         read_ring: Bytes(8 << 20),
+        row_cache: RowCacheWish::default(),
         records: vec![RecordClass { record_bytes: Bytes(1 << 20), count: 1000 }],
         records_minimum: 10,
         cold_fraction: None,

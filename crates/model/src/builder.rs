@@ -7,12 +7,13 @@
 
 mod convolution;
 mod fused;
+mod rows;
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
-use coldpress_experts::{ExpertOffsets, ExpertPlace, LayerExperts, Projection, Stored, weight_format};
+use coldpress_experts::{ExpertOffsets, ExpertPlace, LayerExperts, Projection, RowTable, Stored, weight_format};
 use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, Value};
 use coldpress_kernels::WeightFormat;
 
@@ -33,6 +34,7 @@ pub struct SpecBuilder<'a> {
     used: HashSet<&'a str>,
     tensors: Vec<DenseTensor>,
     experts: Vec<LayerExperts>,
+    row_tables: Vec<RowTable>,
 }
 
 impl<'a> SpecBuilder<'a> {
@@ -47,7 +49,7 @@ impl<'a> SpecBuilder<'a> {
     }
 
     fn new(file: &'a ModelFile, names: Names) -> Self {
-        Self { file, names, used: HashSet::new(), tensors: Vec::new(), experts: Vec::new() }
+        Self { file, names, used: HashSet::new(), tensors: Vec::new(), experts: Vec::new(), row_tables: Vec::new() }
     }
 
     /// `for_gguf` or `for_hugging_face`, whichever the file is.

@@ -16,6 +16,7 @@ mod forward;
 mod kv;
 mod latent;
 mod names;
+mod ngram;
 mod query_key;
 mod recurrent;
 mod route;
@@ -32,6 +33,7 @@ pub use families::{allowed_kv_types, check_kv_type, describe, family_names, hugg
 pub use forward::{ForwardEngine, ForwardObserver, LogitsWanted, Model, Segment};
 pub use kv::{KvPool, KvType, Sequence, kv_bytes_per_token};
 pub use latent::{HeadMatrices, LatentQuery, LatentSpec};
+pub use ngram::{NGRAM_MAX, NgramShape, NgramSpec};
 pub use recurrent::{
     ConvolutionSpec, ConvolutionTaps, LightningSpec, Mamba2Spec, RecurrentSpec, ShortConvolutionSpec,
 };

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use coldpress_experts::LayerExperts;
+use coldpress_experts::{LayerExperts, RowTable};
 use coldpress_kernels::attention::AttentionShape;
 use coldpress_kernels::{WeightFormat, packed_bytes};
 
@@ -503,6 +503,8 @@ pub struct ModelSpec {
     pub tensors: Vec<DenseTensor>,
     /// The routed experts of each MoE block, in layer order.
     pub experts: Vec<LayerExperts>,
+    /// Tables that stay on disk and whose rows are looked up by number.
+    pub row_tables: Vec<RowTable>,
 }
 
 impl ModelSpec {

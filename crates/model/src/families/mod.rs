@@ -117,6 +117,7 @@ pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
         }
     };
     let Outline { frame, ropes, layers } = (family.describe)(&mut builder)?;
+    let row_tables = builder.take_row_tables();
     let (tensors, experts) = builder.finish(family.gguf, frame.trained_context)?;
     Ok(ModelSpec {
         family: family.gguf,
@@ -138,6 +139,7 @@ pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
         layers,
         tensors,
         experts,
+        row_tables,
     })
 }
 
