@@ -75,9 +75,11 @@ fn resident_and_streamed_greedy_and_drawn() {
     };
     let resident = LoadConfiguration::default().residency(Residency::Resident);
     let streamed = LoadConfiguration::default().cold_fraction(0.75);
-    // Experts that are read in four parts and have biases.
-    let codes = checkpoint::Reference::open("gpt_oss_mxfp4").map(|reference| reference.linked("config.json"));
-    let models = std::iter::once(common::demo()).chain(codes.iter().map(|folder| folder.path().to_owned()));
+    // Experts that are read in four parts and have biases; states beside the cache.
+    let families = ["gpt_oss_mxfp4", "granitemoehybrid"];
+    let references = families.into_iter().filter_map(checkpoint::Reference::open);
+    let folders: Vec<_> = references.map(|reference| reference.linked("config.json")).collect();
+    let models = std::iter::once(common::demo()).chain(folders.iter().map(|folder| folder.path().to_owned()));
     let kinds = [("resident", resident), ("streamed", streamed)];
     let cases = models.flat_map(|model| kinds.clone().map(|(name, kind)| (model.clone(), name, kind)));
     for (model, name, configuration) in cases {
@@ -85,7 +87,8 @@ fn resident_and_streamed_greedy_and_drawn() {
         for sampling in [Sampling::default(), drawn] {
             let counts = allocations_per_token(&mut runtime, sampling);
             assert_eq!(counts.len(), TOKENS - 1);
-            assert!(counts.iter().all(|&count| count == 0), "{name}, {sampling:?}: {counts:?}");
+            let what = format!("{} {name}, {sampling:?}", model.display());
+            assert!(counts.iter().all(|&count| count == 0), "{what}: {counts:?}");
         }
         // Writing a timeline down takes its memory before the first token; what ended has left nothing behind.
         runtime.start_timeline(std::time::Duration::ZERO).expect("there is room");

@@ -1,9 +1,11 @@
 //! The plan's figures for the KV cache and for scratch are what a loaded model takes, within 5 %, for every family (grouped-query
-//! attention with and without biases and head norms), all types of the cache that a model may use, one thread and two.
+//! attention with and without biases and head norms, windows, states of fixed size), all types of the cache that a model may use, one thread and two.
 //!
 //! What could go wrong: a formula for another kind of attention, per-layer sizes taken from the first layer, a buffer that the
 //! formula does not know. Too small breaks the budget, too large refuses models that fit.
 
+#[allow(dead_code)]
+mod checkpoint;
 mod common;
 
 use coldpress::{Bytes, KvType, LoadConfiguration, Runtime};
@@ -21,7 +23,12 @@ fn within_5_percent(planned: Bytes, taken: Bytes) -> bool {
 #[test]
 fn every_family_precision_and_number_of_threads() {
     let fixtures = ["qwen3moe.gguf", "qwen2moe.gguf", "mixtral.gguf"].map(fixture);
-    for model in fixtures.into_iter().chain([demo()]) {
+    let references = ["mimo_v2_flash", "lfm2_moe", "granitemoehybrid", "minimax"]
+        .into_iter()
+        .filter_map(checkpoint::Reference::open);
+    let folders: Vec<_> = references.map(|reference| reference.linked("config.json")).collect();
+    let folders = folders.iter().map(|folder| folder.path().to_owned());
+    for model in fixtures.into_iter().chain([demo()]).chain(folders) {
         let trained = coldpress::model_summary(&model).expect("a good file").trained_context;
         let context = trained.min(1024) as u32;
         let types = KvType::ALL.into_iter().map(|(_, kv_type)| kv_type).filter(|&kv_type| {

@@ -184,3 +184,132 @@ fn the_published_spelling_of_mimo_is_the_same_model() {
         assert!(refusal(&other).contains(part), "{key}: {}", refusal(&other));
     }
 }
+
+/// Layers of Granite 4 by the names of published checkpoints, and the switches that its tiny reference leaves alone.
+#[test]
+fn kinds_and_switches_of_granite4_mean_what_they_say() {
+    let Some(reference) = Reference::open("granitemoehybrid") else { return };
+    let checkpoint = Checkpoint::read(&reference.folder);
+    let expected = logits_of(&checkpoint, &reference.ids);
+    let with = |changes: &[(&str, Value)]| {
+        let mut other = checkpoint.clone();
+        set(&mut other, changes);
+        logits_of(&other, &reference.ids)
+    };
+    let same: [&[(&str, Value)]; 4] = [
+        &[("layer_types", json!(["mamba", "attention"])), ("position_embedding_type", json!("nope"))],
+        &[("mamba_d_head", json!("auto"))],
+        &[("time_step_limit", json!([0.0, 1e30]))],
+        &[("time_step_limit", Value::Null), ("mamba_chunk_size", json!(7))],
+    ];
+    for changes in same {
+        assert!(bits(&with(changes)) == bits(&expected), "{changes:?}: other bits");
+    }
+    let others: [&[(&str, Value)]; 3] = [
+        &[("position_embedding_type", json!("rope"))],
+        &[("time_step_limit", json!([0.0, 0.5]))],
+        &[("time_step_limit", json!([1.0, 1e30]))],
+    ];
+    for changes in others {
+        let found = distance(&with(changes), &expected);
+        assert!(found > 10.0 * BOUND, "{changes:?} changes logits by {found} only");
+    }
+    let refused = [
+        ("layer_types", json!(["mamba", "conv"]), "layer_types is 'conv' in layer 1"),
+        ("layer_types", json!(["mamba"]), "layer_types has 1 entries for 2 layers"),
+        ("position_embedding_type", json!("alibi"), "position_embedding_type is string \"alibi\""),
+        ("time_step_limit", json!([1.0, 0.5]), "time_step_limit is not two bounds"),
+        ("time_step_limit", json!(["0", "1"]), "expected an array of floats"),
+        ("mamba_n_heads", json!(3), "do not make 128 channels"),
+        ("mamba_n_heads", json!(0), "mamba_n_heads is 0"),
+        ("mamba_n_groups", json!(3), "4 heads of 32 in 3 groups"),
+        ("mamba_d_conv", json!(3), "the metadata asks for"),
+        ("mamba_d_conv", json!(9), "reaches over 9 positions"),
+        ("mamba_proj_bias", json!(true), "mamba_proj_bias is true, but layer 0 has no such bias"),
+    ];
+    for (key, value, part) in refused {
+        let mut other = checkpoint.clone();
+        set(&mut other, &[(key, value)]);
+        assert!(refusal(&other).contains(part), "{key}: {}", refusal(&other));
+    }
+    let mut small = checkpoint.clone();
+    set(&mut small, &[("mamba_n_heads", json!(16)), ("mamba_d_head", json!(8))]);
+    assert!(refusal(&small).contains("heads of 8 elements"), "{}", refusal(&small));
+}
+
+/// Granite 4 without experts is Granite 4 whose experts answer nothing.
+#[test]
+fn granite4_without_experts_has_its_shared_network_alone() {
+    let Some(reference) = Reference::open("granitemoehybrid") else { return };
+    let mut silent = Checkpoint::read(&reference.folder);
+    let mut dense = silent.clone();
+    for layer in 0..2 {
+        let name = format!("model.layers.{layer}.block_sparse_moe.output_linear.weight");
+        silent.tensor(&name).map(|_, _| 0.0);
+    }
+    dense.tensors.retain(|tensor| !tensor.name.contains("block_sparse_moe"));
+    set(&mut dense, &[("num_local_experts", json!(0)), ("num_experts_per_tok", json!(0))]);
+    let (silent, dense) = (logits_of(&silent, &reference.ids), logits_of(&dense, &reference.ids));
+    assert_eq!(distance(&silent, &dense), 0.0);
+    assert!(distance(&dense, &reference.logits) > 10.0 * BOUND);
+}
+
+/// MiniMax-01 in the spelling of the checkpoints that bring code of their own.
+#[test]
+fn the_published_spelling_of_minimax_is_the_same_model() {
+    let Some(reference) = Reference::open("minimax") else { return };
+    let checkpoint = Checkpoint::read(&reference.folder);
+    let expected = logits_of(&checkpoint, &reference.ids);
+    let mut published = checkpoint.clone();
+    // Checkpoints need not hold what follows from the configuration.
+    let derived = ["slope_rate", "query_decay", "key_decay", "diagonal_decay"];
+    published.tensors.retain(|tensor| !derived.iter().any(|name| tensor.name.ends_with(name)));
+    let object = published.config.as_object_mut().expect("an object");
+    let names = [
+        ("full_attn_alpha_factor", "layernorm_full_attention_alpha"),
+        ("full_attn_beta_factor", "layernorm_full_attention_beta"),
+        ("linear_attn_alpha_factor", "layernorm_linear_attention_alpha"),
+        ("linear_attn_beta_factor", "layernorm_linear_attention_beta"),
+        ("mlp_alpha_factor", "layernorm_mlp_alpha"),
+        ("mlp_beta_factor", "layernorm_mlp_beta"),
+    ];
+    for (ours, theirs) in names {
+        let value = object.remove(ours).expect("a factor");
+        object.insert(theirs.to_owned(), value);
+    }
+    for key in ["layer_types", "rope_parameters", "block_size"] {
+        object.remove(key);
+    }
+    let further = json!({
+        "attn_type_list": [0, 0, 1],
+        "model_type": "minimax_text_01",
+        "postnorm": true,
+        "rope_theta": checkpoint.config["rope_parameters"]["rope_theta"],
+        "rotary_dim": 16,
+        "shared_intermediate_size": 0,
+        "shared_moe_mode": "sigmoid",
+    });
+    object.extend(further.as_object().expect("an object").clone());
+    for model_type in ["minimax_text_01", "minimax_m1"] {
+        set(&mut published, &[("model_type", json!(model_type))]);
+        assert!(bits(&logits_of(&published, &reference.ids)) == bits(&expected), "{model_type}: other bits");
+    }
+    let mut half = published.clone();
+    set(&mut half, &[("rotary_dim", json!(8))]);
+    assert!(distance(&logits_of(&half, &reference.ids), &expected) > 10.0 * BOUND, "rotary_dim");
+    let refused = [
+        ("attn_type_list", json!([0, 1]), "attn_type_list has 2 entries for 3 layers"),
+        ("attn_type_list", json!([1, 0, 1]), "self_attn.q_proj.weight"),
+        ("attn_type_list", Value::Null, "layer_types is missing"),
+        ("layer_types", json!(vec!["full_attention"; 3]), "name different layers"),
+        ("postnorm", json!(false), "postnorm is bool false"),
+        ("layernorm_mlp_alpha", json!(0.0), "layernorm_mlp_alpha is 0, not a positive number"),
+        ("mlp_alpha_factor", json!(3.0), "means the same"),
+        ("shared_intermediate_size", json!(64), "shared_intermediate_size is uint64 64"),
+    ];
+    for (key, value, part) in refused {
+        let mut other = published.clone();
+        set(&mut other, &[(key, value)]);
+        assert!(refusal(&other).contains(part), "{key}: {}", refusal(&other));
+    }
+}

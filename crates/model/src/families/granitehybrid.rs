@@ -8,7 +8,7 @@ use coldpress_kernels::attention::AttentionShape;
 use coldpress_kernels::recurrent::{DecayedShape, StepLimits};
 
 use super::blocks::{self, Frame, MoeOptions, Norms, Recipe, SharedOptions};
-use super::{Family, Outline, layer_kinds, rope::rope};
+use super::{Family, Outline, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::{Accepted, HuggingFace};
@@ -62,12 +62,14 @@ const TENSORS: &[(&str, &str)] = &[
     ("blk.ssm_out", "mamba.out_proj"),
 ];
 
+/// Kinds of layers.
 const ATTENDS: &[&str] = &["attention", "full_attention"];
+const HAS_STATE: &[&str] = &["mamba", "linear_attention"];
 
 /// Steps are computed one by one, so the length of the blocks of the reference has no effect.
 const ACCEPTED: &[(&str, Accepted)] = &[
     ("init_method", Accepted::Anything),
-    ("layer_types", Accepted::Text(&["mamba", "linear_attention", "attention", "full_attention"])),
+    ("layer_types", Accepted::Anything),
     ("mamba_chunk_size", Accepted::Anything),
     ("normalization_function", Accepted::Text(&["rmsnorm"])),
     ("position_embedding_type", Accepted::Text(&["rope", "nope"])),
@@ -130,14 +132,19 @@ fn attending(builder: &SpecBuilder<'_>, layers: usize) -> Result<Vec<bool>, Mode
             None => Err(builder.bad(format!("{} is missing", builder.key("attention.head_count_kv")?))),
         };
     }
-    let mut attends = vec![false; layers];
-    for kind in ATTENDS {
-        let Some(of_kind) = layer_kinds::texts(builder, "attention.layer_kinds", kind, layers)? else {
-            return Err(builder.bad(format!("{} is missing", builder.key("attention.layer_kinds")?)));
-        };
-        attends.iter_mut().zip(of_kind).for_each(|(attends, is_it)| *attends |= is_it);
+    let key = builder.key("attention.layer_kinds")?;
+    let Some(kinds) = builder.metadata().opt_string_array(&key)? else {
+        return Err(builder.bad(format!("{key} is missing")));
+    };
+    if kinds.len() != layers {
+        return Err(builder.bad(format!("{key} has {} entries for {layers} layers", kinds.len())));
     }
-    Ok(attends)
+    let attends = kinds.iter().enumerate().map(|(layer, kind)| match kind {
+        kind if ATTENDS.contains(&kind.as_str()) => Ok(true),
+        kind if HAS_STATE.contains(&kind.as_str()) => Ok(false),
+        kind => Err(builder.unsupported(format!("{key} is '{kind}' in layer {layer}"))),
+    });
+    attends.collect()
 }
 
 /// The heads of layers that attend.
