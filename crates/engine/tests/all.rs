@@ -26,4 +26,5 @@ mod logits_do_not_depend_on_budget;
 mod long_prompts_read_each_expert_once;
 mod lossy_settings_are_compared_with_exact_ones;
 mod many_requests_get_the_answers_of_their_solo_runs;
+mod recurrent_states_are_kept_for_later;
 mod who_leaves_a_shared_pass_is_out_after_its_layer;

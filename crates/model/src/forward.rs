@@ -194,7 +194,7 @@ impl Model {
         segments: &mut [Segment<'_>],
         observer: &mut dyn ForwardObserver,
     ) -> usize {
-        let (hidden, half) = (self.spec.hidden, self.inverse_frequencies.len());
+        let hidden = self.spec.hidden;
         let (mut first, mut staying) = (0, 0);
         for (index, segment) in segments.iter_mut().enumerate() {
             let rows = first..first + segment.tokens.len();
@@ -208,13 +208,13 @@ impl Model {
                 continue;
             }
             if staying < rows.start {
-                let Scratch { residual, cosines, sines, .. } = &mut *engine.scratch;
-                for (buffer, width) in [(residual, hidden), (cosines, half), (sines, half)] {
-                    let values = buffer.as_mut_slice_of::<f32>();
-                    values.copy_within(rows.start * width..rows.end * width, staying * width);
-                }
+                let residual = engine.scratch.residual.as_mut_slice_of::<f32>();
+                residual.copy_within(rows.start * hidden..rows.end * hidden, staying * hidden);
             }
             staying += rows.len();
+        }
+        if staying < first {
+            self.position_tables(engine.scratch, segments);
         }
         staying
     }

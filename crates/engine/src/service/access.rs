@@ -2,7 +2,7 @@
 
 use coldpress_experts::{ExpertStatistics, ExpertStore, TelemetrySnapshot};
 use coldpress_memory::Bytes;
-use coldpress_model::{KvPool, PAGE_POSITIONS, kv_bytes_per_token};
+use coldpress_model::{KvPool, PAGE_POSITIONS, kv_bytes_per_token, state_bytes};
 
 use crate::error::EngineError;
 use crate::runtime::Runtime;
@@ -30,6 +30,16 @@ impl Runtime {
     /// Bytes of one page of the pool.
     pub(super) fn page_bytes(&self) -> usize {
         kv_bytes_per_token(self.model.spec(), self.configuration.kv_type) * PAGE_POSITIONS
+    }
+
+    /// Whether the model has recurrent layers.
+    pub(super) fn has_states(&self) -> bool {
+        self.state_bytes() > 0
+    }
+
+    /// Bytes of the recurrent state of one sequence.
+    pub(super) fn state_bytes(&self) -> usize {
+        state_bytes(self.model.spec())
     }
 
     /// Rows that one forward pass can carry.

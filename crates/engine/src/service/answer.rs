@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use arrayvec::ArrayVec;
 use coldpress_memory::Bytes;
-use coldpress_model::Sequence;
+use coldpress_model::{KEPT_STATES_MAX, PAGE_POSITIONS, Sequence};
 use coldpress_text::{StopStrings, StreamDecoder, TextError, Tokenizer};
 
 use super::client::{Constrained, RunningStatus, Sink, Waiting};
@@ -14,6 +15,7 @@ use super::pot::Held;
 use super::request::{Ending, Event, Finished, Share, TokenLogprob};
 use crate::error::EngineError;
 use crate::sampling::{AnswerSampler, Sampler};
+use crate::shared_kv::kept_length;
 
 /// Chooses the next token of one answer.
 pub(super) struct Chooser {
@@ -120,6 +122,8 @@ pub(super) struct Answer<'t> {
     prompt_tokens: usize,
     cached_tokens: usize,
     pub sequence: Sequence,
+    /// Lengths of the prompt after which its recurrent state is worth keeping, in order.
+    states: ArrayVec<usize, KEPT_STATES_MAX>,
     pub chooser: Chooser,
     decoder: StreamDecoder<'t>,
     stops: StopStrings,
@@ -161,6 +165,7 @@ impl<'t> Answer<'t> {
             prompt_tokens,
             cached_tokens: 0,
             sequence,
+            states: ArrayVec::new(),
             chooser,
             decoder: tokenizer.stream_decoder_with(request.decode),
             stops: StopStrings::new(request.stop),
@@ -179,6 +184,27 @@ impl<'t> Answer<'t> {
         if self.told.started(cached) {
             self.cached_tokens = cached;
         }
+    }
+
+    /// The recurrent state is worth keeping where prompts go on in different ways: `agreed` tokens were seen in an earlier one. And near
+    /// the end, for a prompt whose last words are edited.
+    pub fn ask_for_states(&mut self, agreed: usize) {
+        self.want_state(agreed / PAGE_POSITIONS * PAGE_POSITIONS);
+        self.want_state(kept_length(self.prompt_tokens));
+    }
+
+    /// The recurrent state after `length` tokens of the prompt is worth keeping.
+    pub fn want_state(&mut self, length: usize) {
+        if let Err(place) = self.states.binary_search(&length)
+            && !self.states.is_full()
+        {
+            self.states.insert(place, length);
+        }
+    }
+
+    /// The lengths of [`Answer::want_state`] that are not reached yet, in order.
+    pub fn next_states(&self) -> impl Iterator<Item = usize> {
+        self.states.iter().copied().filter(|&length| length > self.sequence.len())
     }
 
     pub fn is_cancelled(&self) -> bool {

@@ -10,7 +10,7 @@ use super::answer::{Chooser, Told};
 use super::client::Shared;
 use super::prefix::PrefixTree;
 use super::snapshots::Snapshots;
-use super::worker::remember;
+use super::worker::give_back;
 use crate::keeper::lock;
 use crate::sampling::Sampler;
 
@@ -82,11 +82,7 @@ impl Pass<'_> {
     /// computed before this pass stays in the tree as long as nobody needs the pages.
     fn give_back(&mut self, id: u64, known: &[u32], sequence: &mut Sequence, pool: &mut KvPool) {
         let given_back = std::mem::replace(sequence, Sequence::new(0));
-        remember(self.prefix, pool, known, given_back.pages());
-        if let Some(snapshots) = &mut self.snapshots {
-            snapshots.keep(known, &given_back, pool);
-        }
-        pool.release(given_back);
+        give_back(self.prefix, self.snapshots.as_deref_mut(), pool, known, given_back);
         let mut figures = lock(&self.shared.figures);
         figures.running.retain(|running| running.id != id);
         figures.prefix.free_pages = pool.pages_free();

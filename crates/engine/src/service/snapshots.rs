@@ -8,6 +8,8 @@
 //! computation and nothing else. How the model wrote its answers lies beside them (`answer_memory.rs`). When the folder is
 //! larger than its bound, what was not used for longest goes, ends of chains before their beginnings. Staging buffers come from
 //! the ledger; pages that wait for one are owned by this file until then, and given up when requests need them.
+//! Models with recurrent layers go on only from states. Those that the prefix tree keeps of a conversation are written too, each in
+//! pieces of a page, and pages are read up to the longest state that fits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -18,12 +20,14 @@ use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 use coldpress_memory::{Buffer, Bytes, Purpose};
-use coldpress_model::{KvPool, PAGE_POSITIONS, Sequence};
+use coldpress_model::{KvPool, PAGE_POSITIONS};
 
 use super::answer_memory::AnswerMemory;
 use super::prefix::{PrefixTree, common};
-use super::snapshot_file::{Hash, Name, VERSION, chain, hash, peek, read, write, write_whole};
-use super::worker::remember;
+use super::snapshot_file::{
+    Hash, Kind, Name, VERSION, Writing, chain, hash, peek, read, state_name, write_whole,
+};
+use super::worker::{evict_state, remember};
 use crate::error::EngineError;
 use crate::runtime::Runtime;
 
@@ -31,7 +35,9 @@ use crate::runtime::Runtime;
 const ANSWERS: &str = "answers.remembered";
 /// A longer one is not ours.
 const ANSWERS_BYTES_MAX: usize = 2 * super::answer_memory::BYTES_MAX;
-/// Pages on their way to the disk.
+/// What a recurrent state looks like; another number for another layout of any kind of mixer.
+const STATE_VERSION: u32 = 1;
+/// Pieces on their way to the disk.
 pub(crate) const STAGING_BUFFERS: usize = 2;
 /// Files of a folder that are known at a time; 64 bytes of memory each.
 const FILES_MAX: usize = 1 << 16;
@@ -46,18 +52,82 @@ struct Known {
     used: u64,
 }
 
-/// One page for the writer.
+/// A page or a state that is to be written; this file is one of its owners.
+struct Pending {
+    name: Name,
+    /// The tokens of the page.
+    tokens: Vec<u32>,
+    /// The page, or the slot of the state.
+    place: u32,
+    /// Bytes that the writer has.
+    sent: usize,
+}
+
+impl Pending {
+    fn bytes<'a>(&self, pool: &'a KvPool) -> &'a [u8] {
+        match self.name.kind {
+            Kind::Page => pool.page(self.place),
+            Kind::State => pool.state(self.place),
+        }
+    }
+
+    fn retain(&self, pool: &mut KvPool) {
+        match self.name.kind {
+            Kind::Page => pool.retain(self.place),
+            Kind::State => pool.retain_state(self.place),
+        }
+    }
+
+    fn release(&self, pool: &mut KvPool) {
+        match self.name.kind {
+            Kind::Page => pool.release_page(self.place),
+            Kind::State => pool.release_state(self.place),
+        }
+    }
+}
+
+/// One piece for the writer.
 struct Job {
     name: Name,
     tokens: Vec<u32>,
-    page: Buffer,
+    /// Bytes of the whole, and those before the piece.
+    length: usize,
+    before: usize,
+    staging: Buffer,
+    /// Bytes of the piece.
+    bytes: usize,
 }
 
-/// What became of it: the buffer comes back.
+/// What became of it: the buffer comes back, and the bytes of the file if it is whole.
 struct Done {
     name: Name,
-    page: Buffer,
-    bytes: io::Result<u64>,
+    staging: Buffer,
+    written: io::Result<Option<u64>>,
+}
+
+/// Writes pieces as they come. A file of which a piece cannot be written is given up.
+fn write_pieces(folder: &Path, jobs: Receiver<Job>, told: &Sender<Done>) {
+    let mut open: Option<(Name, Writing)> = None;
+    for Job { name, tokens, length, before, staging, bytes } in jobs {
+        let mut write = || {
+            if before == 0 {
+                // What is there of another one goes first: it may have the same temporary name.
+                open = None;
+                open = Some((name, Writing::begin(folder, &name, &tokens, length as u64)?));
+            }
+            match &mut open {
+                Some((opened, writing)) if *opened == name => writing.push(&staging.as_bytes()[..bytes]),
+                _ => Err(io::Error::other("an earlier piece is missing")),
+            }
+        };
+        let written = write();
+        if !matches!(written, Ok(None)) {
+            open = None;
+        }
+        if told.send(Done { name, staging, written }).is_err() {
+            return;
+        }
+    }
 }
 
 /// See the module header.
@@ -71,8 +141,7 @@ pub(crate) struct Snapshots {
     now: u64,
     page_bytes: usize,
     staging: Vec<Buffer>,
-    /// Pages that wait for a staging buffer, with their tokens; this file is one of their owners.
-    pending: VecDeque<(Name, Vec<u32>, u32)>,
+    pending: VecDeque<Pending>,
     in_flight: usize,
     jobs: Option<Sender<Job>>,
     done: Receiver<Done>,
@@ -86,11 +155,14 @@ impl Snapshots {
     /// The folder cannot be made or read, the ledger has no room for staging, the model file has no fingerprint.
     pub fn open(folder: &Path, bytes_max: Bytes, runtime: &Runtime) -> Result<Self, EngineError> {
         let page_bytes = runtime.page_bytes();
-        let identity = format!(
+        let mut identity = format!(
             "coldpress keys and values {VERSION} {} {} {page_bytes} {PAGE_POSITIONS}",
             runtime.fingerprint()?,
             runtime.report.kv_type
         );
+        if runtime.has_states() {
+            identity += &format!(" states {STATE_VERSION} {}", runtime.state_bytes());
+        }
         let folder = folder.join(&blake3::hash(identity.as_bytes()).to_hex()[..32]);
         let unusable = |error: io::Error| EngineError::BadOutput {
             path: folder.clone(),
@@ -106,12 +178,7 @@ impl Snapshots {
         let builder =
             std::thread::Builder::new().name("coldpress-snapshots".to_owned()).stack_size(256 << 10);
         let writer = builder.spawn(move || {
-            for Job { name, tokens, page } in theirs {
-                let bytes = write(&target, &name, &tokens, page.as_bytes());
-                if told.send(Done { name, page, bytes }).is_err() {
-                    return;
-                }
-            }
+            write_pieces(&target, theirs, &told);
         });
         let mut snapshots = Self {
             folder: folder.clone(),
@@ -193,41 +260,59 @@ impl Snapshots {
         }
     }
 
-    /// Lets the pages of a conversation be written, as staging buffers come free.
-    pub fn keep(&mut self, tokens: &[u32], sequence: &Sequence, pool: &mut KvPool) {
+    /// Lets the pages of a conversation, and its states, be written as staging buffers come free. The tree has them.
+    pub fn keep(&mut self, tokens: &[u32], prefix: &PrefixTree, pool: &mut KvPool) {
         let mut names = Vec::new();
-        for (index, ((name, page_tokens), &page)) in chain(tokens).zip(sequence.pages()).enumerate() {
-            if page_tokens.len() < TAIL_TOKENS_MIN {
+        // A state is of no use without all rows before it.
+        let least = if prefix.has_states() { 1 } else { TAIL_TOKENS_MIN };
+        for (index, ((name, page_tokens), page)) in chain(tokens).zip(prefix.pages_of(tokens)).enumerate() {
+            if page_tokens.len() < least {
                 break;
             }
             names.push(name);
-            let waits =
-                |pending: &VecDeque<(Name, Vec<u32>, u32)>| pending.iter().any(|(other, ..)| *other == name);
-            if !self.files.contains_key(&name) && !waits(&self.pending) {
+            if !self.is_kept(&name) {
                 self.forget_beginnings(&tokens[..index * PAGE_POSITIONS + page_tokens.len()], &name, pool);
-                pool.retain(page);
-                self.pending.push_back((name, page_tokens.to_vec(), page));
+                self.wait(Pending { name, tokens: page_tokens.to_vec(), place: page, sent: 0 }, pool);
             }
+        }
+        for (length, slot) in prefix.states_of(tokens) {
+            let (name, page_tokens) = state_name(&tokens[..length]);
+            // One that fills most of the folder would only push out pages that it needs.
+            if !self.is_kept(&name) && 2 * pool.state_bytes() as u64 <= self.bytes_max {
+                self.wait(Pending { name, tokens: page_tokens.to_vec(), place: slot, sent: 0 }, pool);
+            }
+            names.push(name);
         }
         self.touch(&names);
         self.step(pool);
+    }
+
+    /// Whether a file is there or will be.
+    fn is_kept(&self, name: &Name) -> bool {
+        self.files.contains_key(name) || self.pending.iter().any(|pending| pending.name == *name)
+    }
+
+    fn wait(&mut self, pending: Pending, pool: &mut KvPool) {
+        pending.retain(pool);
+        self.pending.push_back(pending);
     }
 
     /// Removes shorter pages of the same tokens as `name`'s, which ends `tokens`.
     fn forget_beginnings(&mut self, tokens: &[u32], name: &Name, pool: &mut KvPool) {
         let before = tokens.len() - usize::from(name.count);
         let begins = |shorter: &Name| {
-            shorter.parent == name.parent
+            shorter.kind == Kind::Page
+                && shorter.parent == name.parent
                 && shorter.count < name.count
                 && shorter.own == hash(&tokens[..before + usize::from(shorter.count)])
         };
         let files = self.files.range(Name::after(name.parent)).map(|(name, _)| *name);
         let gone: Vec<Name> = files.filter(begins).collect();
         gone.iter().for_each(|name| self.remove(name));
-        self.pending.retain(|(pending, _, page)| {
-            let stays = !begins(pending);
+        self.pending.retain(|pending| {
+            let stays = !begins(&pending.name);
             if !stays {
-                pool.release_page(*page);
+                pending.release(pool);
             }
             stays
         });
@@ -238,12 +323,19 @@ impl Snapshots {
         while let Ok(done) = self.done.try_recv() {
             self.written(done);
         }
-        while let (Some(_), Some(jobs)) = (self.pending.front(), &self.jobs) {
+        while let (Some(pending), Some(jobs)) = (self.pending.front_mut(), &self.jobs) {
             let Some(mut staging) = self.staging.pop() else { return };
-            let Some((name, tokens, page)) = self.pending.pop_front() else { return };
-            staging.as_bytes_mut()[..self.page_bytes].copy_from_slice(pool.page(page));
-            pool.release_page(page);
-            if jobs.send(Job { name, tokens, page: staging }).is_ok() {
+            let (name, before) = (pending.name, pending.sent);
+            let all = pending.bytes(pool);
+            let (length, bytes) = (all.len(), self.page_bytes.min(all.len() - before));
+            staging.as_bytes_mut()[..bytes].copy_from_slice(&all[before..before + bytes]);
+            pending.sent += bytes;
+            let tokens = if before == 0 { pending.tokens.clone() } else { Vec::new() };
+            if pending.sent == length {
+                pending.release(pool);
+                self.pending.pop_front();
+            }
+            if jobs.send(Job { name, tokens, length, before, staging, bytes }).is_ok() {
                 self.in_flight += 1;
             }
         }
@@ -251,9 +343,9 @@ impl Snapshots {
 
     fn written(&mut self, done: Done) {
         self.in_flight -= 1;
-        self.staging.push(done.page);
+        self.staging.push(done.staging);
         // A full or broken disk means that this page will be computed again.
-        if let Ok(bytes) = done.bytes {
+        if let Ok(Some(bytes)) = done.written {
             self.now += 1;
             let known = Known { bytes, used: self.now };
             if self.files.insert(done.name, known).is_none() {
@@ -281,13 +373,11 @@ impl Snapshots {
         }
     }
 
-    /// Gives up the pages that wait to be written; requests need them. Returns how many there were.
+    /// Gives up the pages and states that wait to be written; requests need them. Returns how many there were.
     pub fn give_up_pending(&mut self, pool: &mut KvPool) -> usize {
-        let pages = self.pending.len();
-        for (_, _, page) in self.pending.drain(..) {
-            pool.release_page(page);
-        }
-        pages
+        let count = self.pending.len();
+        self.pending.drain(..).for_each(|pending| pending.release(pool));
+        count
     }
 
     /// Writes everything that waits; returns when it is done.
@@ -304,8 +394,52 @@ impl Snapshots {
         }
     }
 
-    /// Reads the pages that follow on the first `there` of `tokens` into free pages and tells the tree about them.
-    pub fn bring(&mut self, tokens: &[u32], there: usize, prefix: &mut PrefixTree, pool: &mut KvPool) {
+    /// Reads what the folder has of `tokens` beyond what the tree has into free pages, and a state into a free slot, and tells the tree.
+    pub fn bring(&mut self, tokens: &[u32], prefix: &mut PrefixTree, pool: &mut KvPool) {
+        if !prefix.has_states() {
+            return self.bring_pages(tokens, prefix, pool);
+        }
+        let Some((length, name)) = self.longest_state(tokens, prefix.peek(tokens)) else { return };
+        let tokens = &tokens[..length];
+        self.bring_pages(tokens, prefix, pool);
+        if prefix.peek_pages(tokens) < length || (pool.state_slots_free() == 0 && !evict_state(prefix, pool))
+        {
+            return;
+        }
+        let Ok(slot) = pool.take_state() else { return };
+        let given_back = match read(&self.folder, &name, pool.state_mut(slot)) {
+            Ok(last) if tokens.ends_with(&last) => prefix.attach(tokens, slot),
+            _ => {
+                self.remove(&name);
+                Some(slot)
+            }
+        };
+        given_back.into_iter().for_each(|slot| pool.release_state(slot));
+        self.touch(&[name]);
+    }
+
+    /// The longest beginning of `tokens`, longer than `beyond`, of which the folder has the state.
+    fn longest_state(&self, tokens: &[u32], beyond: usize) -> Option<(usize, Name)> {
+        let pages: Vec<Name> = chain(tokens).map(|(name, _)| name).collect();
+        for (index, page) in pages.iter().enumerate().rev() {
+            let before = index * PAGE_POSITIONS;
+            let fits = |name: &&Name| {
+                let length = before + usize::from(name.count);
+                name.kind == Kind::State
+                    && (beyond + 1..=tokens.len()).contains(&length)
+                    && name.own == hash(&tokens[..length])
+            };
+            let files = self.files.range(Name::after(page.parent)).map(|(name, _)| name);
+            if let Some(name) = files.filter(fits).max_by_key(|name| name.count) {
+                return Some((before + usize::from(name.count), *name));
+            }
+        }
+        None
+    }
+
+    /// Reads the pages that follow on those of the tree into free pages and tells the tree about them.
+    fn bring_pages(&mut self, tokens: &[u32], prefix: &mut PrefixTree, pool: &mut KvPool) {
+        let there = prefix.peek_pages(tokens);
         let first = there / PAGE_POSITIONS;
         let names: Vec<Name> = chain(tokens).map(|(name, _)| name).collect();
         let stored = |name: &&Name| name.is_whole() && self.files.contains_key(name);
@@ -318,12 +452,12 @@ impl Snapshots {
         if wanted.is_empty() {
             return;
         }
-        let mut pages = prefix.find(&tokens[..first * PAGE_POSITIONS]).pages;
+        let mut pages = prefix.pages_of(&tokens[..first * PAGE_POSITIONS]);
         let (mut brought, mut used) = (Vec::new(), names[..first].to_vec());
         let mut covered = first * PAGE_POSITIONS;
         for name in wanted {
             let Ok(page) = pool.take() else { break };
-            let Ok(found) = read(&self.folder.join(name.file_name()), pool.page_mut(page)) else {
+            let Ok(found) = read(&self.folder, &name, pool.page_mut(page)) else {
                 // Damaged, foreign, or removed by somebody: it will be computed, and written again.
                 pool.release_page(page);
                 self.remove(&name);
@@ -351,7 +485,8 @@ impl Snapshots {
     /// The page after `parent` that agrees with `tokens` for longest, if that is for more than `known` tokens.
     fn agreeing(&self, parent: Hash, tokens: &[u32], known: usize) -> Option<Name> {
         let mut candidates: Vec<_> = self.files.range(Name::after(parent)).collect();
-        candidates.retain(|(name, _)| usize::from(name.count).min(tokens.len()) > known);
+        candidates
+            .retain(|(name, _)| name.kind == Kind::Page && usize::from(name.count).min(tokens.len()) > known);
         candidates.sort_unstable_by_key(|(_, known)| std::cmp::Reverse(known.used));
         let agree = |name: &Name| {
             let theirs = peek(&self.folder.join(name.file_name())).unwrap_or_default();

@@ -9,14 +9,17 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use coldpress_experts::ExpertStatistics;
 use coldpress_memory::Bytes;
-use coldpress_model::{ForwardEngine, KvPool, LogitsWanted, ModelError, PAGE_POSITIONS, Segment, Sequence};
+use coldpress_model::{
+    ForwardEngine, KEPT_STATES_MAX, KeptState, KvPool, LogitsWanted, ModelError, PAGE_POSITIONS, PoolPart,
+    Segment, Sequence,
+};
 use coldpress_text::Tokenizer;
 
 use super::answer::{Answer, tell_defect};
 use super::client::{PrefixStatus, Shared, Waiting};
 use super::pace::Pace;
 use super::pass::{Part, Pass, Resting};
-use super::prefix::{PageChange, PrefixTree};
+use super::prefix::{PageChange, PrefixTree, Removed, common};
 use super::request::{Ending, Event};
 use super::schedule::deal;
 use super::snapshots::Snapshots;
@@ -57,7 +60,7 @@ impl Worker {
         let vocabulary = runtime.vocabulary();
         let sampler = |_| AnswerSampler::new(&runtime.ledger, vocabulary);
         let samplers = (0..serving.parallel).map(sampler).collect::<Result<_, _>>()?;
-        let pages = runtime.pages();
+        let (pages, with_states) = (runtime.pages(), runtime.has_states());
         lock(&shared.figures).prefix = PrefixStatus {
             pages,
             free_pages: pages,
@@ -75,7 +78,7 @@ impl Worker {
             runtime,
             shared,
             parallel: serving.parallel,
-            prefix: PrefixTree::default(),
+            prefix: PrefixTree::with_states(with_states),
             snapshots,
             pace: Pace::default(),
             samplers,
@@ -205,6 +208,7 @@ impl Worker {
             let sequence = Sequence::new(context);
             let mut answer = Answer::begin(self.next_id, waiting, sequence, sampler, tokenizer, context);
             self.take_prefix(&mut answer);
+            ask_for_common_states(running, &answer);
             let mut figures = lock(&self.shared.figures);
             figures.totals.requests += 1;
             figures.totals.prompt_tokens += answer.prompt_tokens() as u64;
@@ -233,36 +237,33 @@ impl Worker {
 
     /// Begins the answer with the pages that the tree or the snapshots have of its tokens.
     fn take_prefix(&mut self, answer: &mut Answer<'_>) {
-        if self.runtime.pool_mut().has_states() {
-            return answer.told_started(0);
-        }
         // The last token is computed in any case: its logits choose the next one.
         let known = &answer.tokens[..answer.tokens.len() - 1];
         if let Some(snapshots) = &mut self.snapshots {
-            let there = self.prefix.peek(known);
-            snapshots.bring(known, there, &mut self.prefix, self.runtime.pool_mut());
+            snapshots.bring(known, &mut self.prefix, self.runtime.pool_mut());
         }
         let found = self.prefix.find(known);
         let pool = self.runtime.pool_mut();
-        let mut sequence = pool.sequence_of(&found.pages, self.shared.encoder.context());
         // The rest of the last page is not of this request: it gets a copy of its own before it writes.
-        pool.truncate(&mut sequence, found.tokens);
+        let context = self.shared.encoder.context();
+        let sequence = pool.sequence_with_state(&found.pages, found.tokens, found.state, context);
+        answer.ask_for_states(found.agreed);
         let empty = std::mem::replace(&mut answer.sequence, sequence);
         pool.release(empty);
         answer.told_started(found.tokens);
     }
 
-    /// Pages for `rows` more tokens of the answer at `index`. They come from the tree, from snapshots that are not written
-    /// yet, then from younger requests, which pause.
+    /// Pages for `rows` more tokens of the answer at `index`, and a slot for its state. They come from the tree, from snapshots that
+    /// are not written yet, then from younger requests, which pause.
     fn make_room(&mut self, running: &mut [Answer<'_>], index: usize, rows: usize) -> bool {
         loop {
             let pool = self.runtime.pool_mut();
-            if pool.extend(&mut running[index].sequence, rows).is_ok() {
-                return true;
-            }
-            let owners = |pool: &KvPool, page| pool.owners(page) == 1;
-            if let Some(page) = self.prefix.evict(|page| owners(pool, page)) {
-                pool.release_page(page);
+            let Err(full) = pool.extend(&mut running[index].sequence, rows) else { return true };
+            let evicted = match full.part {
+                PoolPart::Pages => evict_page(&mut self.prefix, pool),
+                PoolPart::States => evict_state(&mut self.prefix, pool),
+            };
+            if evicted {
                 continue;
             }
             if self.snapshots.as_mut().is_some_and(|snapshots| snapshots.give_up_pending(pool) > 0) {
@@ -288,15 +289,14 @@ impl Worker {
         answer.paused = true;
         let sequence = std::mem::replace(&mut answer.sequence, Sequence::new(self.shared.encoder.context()));
         let pool = self.runtime.pool_mut();
-        remember(&mut self.prefix, pool, &answer.tokens[..sequence.len()], sequence.pages());
-        pool.release(sequence);
+        remember_sequence(&mut self.prefix, pool, &answer.tokens, sequence);
         lock(&self.shared.figures).totals.preemptions += 1;
     }
 
     fn forget_prefixes(&mut self) {
-        let pages = self.prefix.clear();
+        let removed = self.prefix.clear();
         let pool = self.runtime.pool_mut();
-        pages.into_iter().for_each(|page| pool.release_page(page));
+        removed.into_iter().for_each(|removed| release_removed(pool, removed));
     }
 
     /// Rows of the next pass for each running request, in `self.rows`.
@@ -322,8 +322,11 @@ impl Worker {
     fn follows(&self, older: &[Answer<'_>], answer: &Answer<'_>) -> bool {
         let done = answer.sequence.len();
         older.iter().filter(|older| !older.is_decoding() && !older.paused).any(|older| {
-            let common = older.tokens.iter().zip(&answer.tokens).take_while(|(a, b)| a == b).count();
-            common.min(answer.tokens.len() - 1) / PAGE_POSITIONS * PAGE_POSITIONS > done
+            let common = common_pages(older, answer);
+            match self.prefix.has_states() {
+                true => older.next_states().any(|length| length <= common && length > done),
+                false => common > done,
+            }
         })
     }
 
@@ -341,6 +344,7 @@ impl Worker {
                 self.pause(&mut running[index]);
             }
         }
+        self.ask_for_states(running);
         let started = Instant::now();
         let before = self.runtime.store_statistics();
         let result = self.compute(running);
@@ -360,11 +364,28 @@ impl Worker {
         self.publish(running);
     }
 
-    /// A prompt that waited for an older one to compute the same beginning takes it now.
-    fn take_what_others_computed(&mut self, running: &mut [Answer<'_>]) {
-        if self.runtime.pool_mut().has_states() {
+    /// Lets the pass keep the states that requests want at lengths which it reaches, as far as slots are free or the tree has others.
+    fn ask_for_states(&mut self, running: &mut [Answer<'_>]) {
+        if !self.prefix.has_states() {
             return;
         }
+        let pool = self.runtime.pool_mut();
+        for (answer, &rows) in running.iter_mut().zip(&self.rows) {
+            let end = answer.sequence.len() + rows;
+            let wanted: ArrayVec<usize, KEPT_STATES_MAX> =
+                answer.next_states().take_while(|&length| length <= end).take(KEPT_STATES_MAX).collect();
+            for length in wanted {
+                if pool.state_slots_free() == 0 && !evict_state(&mut self.prefix, pool) {
+                    break;
+                }
+                // Without it more is computed again.
+                let _ = pool.keep_state_at(&mut answer.sequence, length);
+            }
+        }
+    }
+
+    /// A prompt that waited for an older one to compute the same beginning takes it now.
+    fn take_what_others_computed(&mut self, running: &mut [Answer<'_>]) {
         for answer in running.iter_mut().filter(|answer| !answer.paused && !answer.is_decoding()) {
             let known = &answer.tokens[..answer.tokens.len() - 1];
             if self.prefix.peek(known) >= answer.sequence.len() + PAGE_POSITIONS {
@@ -462,7 +483,7 @@ impl Worker {
                 index += 1;
                 continue;
             }
-            self.remember(&running[index]);
+            self.remember(&mut running[index]);
             let answer = &mut running[index];
             match answer.take_chosen(tokenizer) {
                 Ok(None) => index += 1,
@@ -479,12 +500,14 @@ impl Worker {
     }
 
     /// Lets the tree know the pages of a prompt as far as they are filled.
-    fn remember(&mut self, answer: &Answer<'_>) {
-        if answer.is_decoding() || answer.completion_tokens() > 0 {
-            return;
+    fn remember(&mut self, answer: &mut Answer<'_>) {
+        let pool = self.runtime.pool_mut();
+        let kept = pool.take_kept_states(&mut answer.sequence);
+        if answer.completion_tokens() == 0 {
+            let whole = answer.sequence.len() / PAGE_POSITIONS * PAGE_POSITIONS;
+            remember(&mut self.prefix, pool, &answer.tokens[..whole], answer.sequence.pages());
         }
-        let whole = answer.sequence.len() / PAGE_POSITIONS * PAGE_POSITIONS;
-        remember(&mut self.prefix, self.runtime.pool_mut(), &answer.tokens[..whole], answer.sequence.pages());
+        kept.into_iter().for_each(|kept| remember_state(&mut self.prefix, pool, &answer.tokens, kept));
     }
 
     /// A pass failed: all that took part in it get the reason.
@@ -528,13 +551,7 @@ impl Worker {
     fn give_back(&mut self, tokens: &[u32], sequence: Sequence, sampler: AnswerSampler) {
         self.samplers.push(sampler);
         self.ended = true;
-        let computed = &tokens[..sequence.len()];
-        let pool = self.runtime.pool_mut();
-        remember(&mut self.prefix, pool, computed, sequence.pages());
-        if let Some(snapshots) = &mut self.snapshots {
-            snapshots.keep(computed, &sequence, pool);
-        }
-        pool.release(sequence);
+        give_back(&mut self.prefix, self.snapshots.as_mut(), self.runtime.pool_mut(), tokens, sequence);
     }
 
     fn publish(&mut self, running: &[Answer<'_>]) {
@@ -572,6 +589,76 @@ pub(super) fn remember(prefix: &mut PrefixTree, pool: &mut KvPool, tokens: &[u32
         PageChange::Kept(page) => pool.retain(page),
         PageChange::GivenUp(page) => pool.release_page(page),
     });
+}
+
+/// Puts the state of a beginning of `tokens`, whose pages it holds, into the tree, which becomes its owner in the caller's place.
+fn remember_state(prefix: &mut PrefixTree, pool: &mut KvPool, tokens: &[u32], kept: KeptState) {
+    if let Some(given_up) = prefix.attach(&tokens[..kept.length], kept.slot) {
+        pool.release_state(given_up);
+    }
+}
+
+/// Puts all of a sequence of `tokens` into the tree and gives it back to the pool.
+fn remember_sequence(prefix: &mut PrefixTree, pool: &mut KvPool, tokens: &[u32], mut sequence: Sequence) {
+    remember(prefix, pool, &tokens[..sequence.len()], sequence.pages());
+    for kept in pool.take_kept_states(&mut sequence) {
+        remember_state(prefix, pool, tokens, kept);
+    }
+    if let Some(last) = pool.share_state(&sequence) {
+        remember_state(prefix, pool, tokens, last);
+    }
+    pool.release(sequence);
+}
+
+/// What a request has computed stays in the tree, and is written to the disk.
+pub(super) fn give_back(
+    prefix: &mut PrefixTree,
+    snapshots: Option<&mut Snapshots>,
+    pool: &mut KvPool,
+    tokens: &[u32],
+    sequence: Sequence,
+) {
+    let computed = &tokens[..sequence.len()];
+    remember_sequence(prefix, pool, computed, sequence);
+    if let Some(snapshots) = snapshots {
+        snapshots.keep(computed, prefix, pool);
+    }
+}
+
+/// Gives the tree's references to what it has removed back.
+fn release_removed(pool: &mut KvPool, removed: Removed) {
+    pool.release_page(removed.page);
+    removed.state.into_iter().for_each(|slot| pool.release_state(slot));
+}
+
+/// Evicts a page that nobody else has, with its state.
+fn evict_page(prefix: &mut PrefixTree, pool: &mut KvPool) -> bool {
+    let removed = prefix.evict(|page| pool.owners(page) == 1);
+    let evicted = removed.is_some();
+    removed.into_iter().for_each(|removed| release_removed(pool, removed));
+    evicted
+}
+
+/// Evicts a state that nobody else has.
+pub(super) fn evict_state(prefix: &mut PrefixTree, pool: &mut KvPool) -> bool {
+    let slot = prefix.evict_state(|slot| pool.state_owners(slot) == 1);
+    slot.into_iter().for_each(|slot| pool.release_state(slot));
+    slot.is_some()
+}
+
+/// Tokens in the whole pages that the beginnings of two requests have in common, the last token of `answer` left out.
+fn common_pages(older: &Answer<'_>, answer: &Answer<'_>) -> usize {
+    common(&older.tokens, &answer.tokens).min(answer.tokens.len() - 1) / PAGE_POSITIONS * PAGE_POSITIONS
+}
+
+/// Prompts that are computed keep their state where `answer`, which waits for it, goes on from it.
+fn ask_for_common_states(running: &mut [Answer<'_>], answer: &Answer<'_>) {
+    for older in running.iter_mut().filter(|older| !older.is_decoding()) {
+        let length = common_pages(older, answer);
+        if length > answer.sequence.len() {
+            older.want_state(length);
+        }
+    }
 }
 
 /// What a panic said.

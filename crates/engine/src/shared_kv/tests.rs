@@ -13,6 +13,8 @@ use crate::configuration::LoadConfiguration;
 use crate::generate::Silent;
 use crate::runtime::Runtime;
 
+mod recurrent;
+
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
