@@ -83,11 +83,15 @@ fn shares(report: &PlanReport) -> String {
         text.push_str(&format!("{}\n\n", output::lossy(&report.lossy)));
     }
     let slots = format!("{} of {} experts at a time", plan.slot_count, plan.records_total);
-    let context = if plan.kv_tokens == u64::from(plan.context) {
+    let mut context = if plan.kv_tokens == u64::from(plan.context) {
         format!("{} tokens, {}", plan.context, report.kv_type)
     } else {
         format!("{} tokens, room for {}, {}", plan.context, plan.kv_tokens, report.kv_type)
     };
+    if report.states.slots > 0 {
+        let each = report.states.bytes_each.as_mib();
+        context.push_str(&format!(", {} recurrent states of {each:.1} MiB", report.states.slots));
+    }
     let chunk = format!("{} prompt tokens at a time", plan.chunk_tokens);
     let ring = match (report.pack_staging, report.advice_bytes) {
         (Bytes::ZERO, Bytes::ZERO) => "reads in flight".to_owned(),

@@ -90,7 +90,7 @@ pub use machine::{
     FormatKernel, InstructionSet, Int8Rate, MachineReport, ReadBandwidth, ReaderReport, examine,
 };
 pub use packs::{PackReport, pack_model, verify_pack};
-pub use plan::{PlanReport, Room, plan};
+pub use plan::{PlanReport, Room, StateRoom, plan};
 pub use predict::{
     Band, Bottleneck, Estimate, Origin, PredictInput, Prediction, Rates, Stage, TOKENS_PER_WORD, Term,
     assumed_hit_rate, measured_hit_rate, predict,

@@ -78,6 +78,8 @@ pub struct PlanReport {
     pub isa: &'static str,
     /// Precision of the KV cache.
     pub kv_type: &'static str,
+    /// Part of the KV cache that holds states of recurrent layers.
+    pub states: StateRoom,
     /// What makes answers differ from those of exact settings, in words such as `kv q4`; empty where nothing does.
     pub lossy: Vec<String>,
     /// How experts are read.
@@ -92,6 +94,23 @@ pub struct PlanReport {
     pub settings: Vec<EffectiveSetting>,
     /// The division of the budget.
     pub plan: Plan,
+}
+
+/// Room for states of recurrent layers: one in use and one being written for each sequence that computes, the others to go back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct StateRoom {
+    /// States that can be held; 0 for a model without recurrent layers.
+    pub slots: usize,
+    /// Bytes of each, whatever the length of its sequence.
+    pub bytes_each: Bytes,
+}
+
+impl StateRoom {
+    fn of(spec: &ModelSpec, configuration: &LoadConfiguration) -> Self {
+        let bytes = state_bytes(spec);
+        let slots = if bytes == 0 { 0 } else { configuration.state_slots() };
+        Self { slots, bytes_each: Bytes(bytes as u64) }
+    }
 }
 
 /// What other budgets and contexts would do.
@@ -219,6 +238,7 @@ pub(crate) fn prepare_file(
         threads,
         isa: kernels.isa().name(),
         kv_type: configuration.kv_type.name(),
+        states: StateRoom::of(&spec, configuration),
         lossy: configuration.lossy(),
         reading,
         policy,

@@ -56,6 +56,7 @@ impl SharedKv {
             Some(place) => self.held.remove(place),
             None => Held { session: Arc::downgrade(session), sequence: Sequence::new(context) },
         };
+        self.held.iter_mut().for_each(|resting| self.pool.rest(&mut resting.sequence));
         self.pool.truncate(&mut held.sequence, length);
         let there = held.sequence.len();
         self.held.push(held);

@@ -249,6 +249,13 @@ impl KvPool {
         earliest.is_some()
     }
 
+    /// Gives back what only a sequence that computes needs: the slot that its next pass would write.
+    pub fn rest(&mut self, sequence: &mut Sequence) {
+        self.states.release_all(sequence.states.asked.drain(..));
+        let spare = sequence.states.next.take();
+        spare.into_iter().for_each(|slot| self.states.release(slot));
+    }
+
     /// The longest beginning of at most `length` positions that a sequence can go back to.
     pub fn reachable(&self, sequence: &Sequence, length: usize) -> usize {
         if !self.has_states() || length >= sequence.length {
