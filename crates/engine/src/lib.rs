@@ -55,8 +55,7 @@ mod vocabulary;
 pub use coldpress_experts::trace::TRACE_MAGIC;
 pub use coldpress_experts::{
     ExpertError, ExpertKey, ExpertStatistics, Fingerprint, PolicyKind, ReadEnd, ReadSpan, ReplayCounts,
-    RowStatistics,
-    RoutingTrace, Visits,
+    RoutingTrace, RowStatistics, Visits,
 };
 pub use coldpress_formats::FormatError;
 pub use coldpress_kernels::Isa;

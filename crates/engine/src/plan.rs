@@ -7,14 +7,14 @@ use std::path::Path;
 
 use coldpress_experts::pack::PackLayout;
 use coldpress_experts::{
-    Geometry, LazyConfig, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, RouteTelemetry, RowTable, mapped_place_bytes,
-    read_ring_bytes, row_store_bytes, row_store_bytes_minimum,
+    Geometry, LazyConfig, PackFile, READ_AHEAD_DEFAULT, RECORD_ALIGNMENT, RouteTelemetry, RowTable,
+    mapped_place_bytes, read_ring_bytes, row_store_bytes, row_store_bytes_minimum,
 };
 use coldpress_formats::ModelFile;
 use coldpress_kernels::{Isa, Kernels};
 use coldpress_memory::plan::{
-    CHUNK_TOKENS_MINIMUM, CONTEXT_MINIMUM, ContextRoom, Plan, PlanInput, PlanNote, RecordClass, RowCacheWish, context_room,
-    plan as divide, resident_budget, smallest_budget,
+    CHUNK_TOKENS_MINIMUM, CONTEXT_MINIMUM, ContextRoom, Plan, PlanInput, PlanNote, RecordClass, RowCacheWish,
+    context_room, plan as divide, resident_budget, smallest_budget,
 };
 use coldpress_memory::{Bytes, MachineFacts, Suggestion};
 use coldpress_model::{

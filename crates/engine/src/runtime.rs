@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use coldpress_experts::{
-    ExpertStatistics, ExpertStore, Hotlist, PolicyKind, Residency as StoreResidency, RowOrder, RowStore, RowStoreConfig,
-    StoreConfig,
-    TelemetrySnapshot, TensorRange, TensorStream,
+    ExpertStatistics, ExpertStore, Hotlist, PolicyKind, Residency as StoreResidency, RowOrder, RowStore,
+    RowStoreConfig, StoreConfig, TelemetrySnapshot, TensorRange, TensorStream,
 };
 use coldpress_formats::SourceFile;
 use coldpress_kernels::Kernels;

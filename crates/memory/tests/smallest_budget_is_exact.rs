@@ -1,7 +1,7 @@
 //! A refusal that names a budget which then fails too sends people in circles, and one that asks for too much keeps
 //! them out. For random models the named budget must work, one byte less must not, and every plan must add up.
 
-use coldpress_memory::plan::{KvWindow, PlanInput, RecordClass, RowCacheWish, Plan, plan};
+use coldpress_memory::plan::{KvWindow, Plan, PlanInput, RecordClass, RowCacheWish, plan};
 use coldpress_memory::{Bytes, Suggestion};
 use proptest::prelude::*;
 

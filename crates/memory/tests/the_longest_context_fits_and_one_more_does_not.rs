@@ -4,7 +4,9 @@
 //! claims a million tokens, a smallest budget that is not the one of the refusal.
 
 use coldpress_memory::Bytes;
-use coldpress_memory::plan::{PlanInput, RecordClass, RowCacheWish, context_room, plan, resident_budget, smallest_budget};
+use coldpress_memory::plan::{
+    PlanInput, RecordClass, RowCacheWish, context_room, plan, resident_budget, smallest_budget,
+};
 
 fn input(budget: u64) -> PlanInput {
     PlanInput {

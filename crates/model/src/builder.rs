@@ -13,7 +13,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
-use coldpress_experts::{ExpertOffsets, ExpertPlace, LayerExperts, Projection, RowTable, Stored, weight_format};
+use coldpress_experts::{
+    ExpertOffsets, ExpertPlace, LayerExperts, Projection, RowTable, Stored, weight_format,
+};
 use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, Value};
 use coldpress_kernels::WeightFormat;
 
@@ -49,7 +51,14 @@ impl<'a> SpecBuilder<'a> {
     }
 
     fn new(file: &'a ModelFile, names: Names) -> Self {
-        Self { file, names, used: HashSet::new(), tensors: Vec::new(), experts: Vec::new(), row_tables: Vec::new() }
+        Self {
+            file,
+            names,
+            used: HashSet::new(),
+            tensors: Vec::new(),
+            experts: Vec::new(),
+            row_tables: Vec::new(),
+        }
     }
 
     /// `for_gguf` or `for_hugging_face`, whichever the file is.

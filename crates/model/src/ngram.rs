@@ -71,7 +71,8 @@ impl NgramSpec {
         // Products of a token and a factor stay below 2^63.
         let half = (i64::MAX as u64 / shape.vocabulary.max(1) as u64 / 2).max(1);
         let seed = shape.seed.wrapping_add(TABLE_SEED_STEP.wrapping_mul(table as u64));
-        let multiplier = |index: u64| 2 * (splitmix64(seed.wrapping_add(GAMMA.wrapping_mul(index))) % half) + 1;
+        let multiplier =
+            |index: u64| 2 * (splitmix64(seed.wrapping_add(GAMMA.wrapping_mul(index))) % half) + 1;
         let heads = (size - 1) * shape.heads_per_length;
         // Every head of every table has a prime of its own.
         let head_rows: Vec<u64> = primes(shape.rows_at_least).skip(table * heads).take(heads).collect();
