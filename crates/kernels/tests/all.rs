@@ -23,6 +23,7 @@ mod probes_bound_the_kernels;
 mod products_match_dequantised_weights;
 mod quantised_rows_are_close_and_the_same_everywhere;
 mod recurrent_steps_match_f64;
+mod sparse_attention_chooses_the_best_positions;
 mod state_space_steps_match_f64;
 mod the_kernel_document_lists_every_kernel;
 mod vector_functions_are_close_to_f64;

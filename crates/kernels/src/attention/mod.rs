@@ -6,9 +6,12 @@
 //! the keys it sees, bit for bit: it does not depend on the rows beside it, on where pages lie, on the threads
 //! or on the instruction set. Refuses to allocate: the caller brings scratch memory of
 //! [`AttentionShape::scratch_len`].
-//! `schedule.rs` deals the work to threads, `span.rs` is the definition of the result.
+//! `schedule.rs` deals the work to threads, `span.rs` is the definition of the result. What sparse attention needs beside it:
+//! `index_scores.rs`, `choose.rs`.
 
 mod block;
+mod choose;
+mod index_scores;
 mod quantized;
 mod schedule;
 mod span;
@@ -20,6 +23,8 @@ use half::f16;
 
 use crate::Kernels;
 
+pub use choose::Chooser;
+pub use index_scores::{IndexScores, index_scores, index_scratch_len};
 pub use quantized::{BLOCK_NUMBERS, BlockQ4, BlockQ8, quantize_q4, quantize_q8};
 
 /// Positions of a page of the cache.
