@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use coldpress_experts::{ExpertStatistics, ExpertStore, ReadSpan, StoreWork};
 use coldpress_memory::Bytes;
-use coldpress_model::{FeedForwardSpec, LayerSpec, Phase, PhaseRecord, PhaseStretch, PhaseTimes};
+use coldpress_model::{LayerSpec, Phase, PhaseRecord, PhaseStretch, PhaseTimes};
 
 use crate::error::EngineError;
 use crate::runtime::Runtime;
@@ -114,7 +114,7 @@ impl Runtime {
         recorder.distance?;
         let mut timeline = TokenTimeline { recorded: recorder.recorded, ..recorder.best };
         let layers = &self.model.spec().layers;
-        let routed = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForwardSpec::Moe(_));
+        let routed = |layer: &LayerSpec| layer.feed_forward.mixture().is_some();
         let numbers: Vec<u32> =
             (0..).zip(layers).filter(|(_, layer)| routed(layer)).map(|(number, _)| number).collect();
         for read in &mut timeline.reads {

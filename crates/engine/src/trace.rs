@@ -52,6 +52,10 @@ impl Runtime {
             let reason = "this model has no routed experts: there is no routing to record";
             return Err(EngineError::BadOption(reason.to_owned()));
         }
+        if spec.moe_blocks().any(|moe| moe.router.identities > 0) {
+            let reason = "tokens of this model use different numbers of experts, and a recording has the same number of all";
+            return Err(EngineError::BadOption(reason.to_owned()));
+        }
         let counts: Vec<usize> = spec.experts.iter().map(|layer| layer.expert_count).collect();
         let top_k = spec.experts_per_token();
         let choice_bytes = choice_bytes(counts.len(), top_k, tokens);

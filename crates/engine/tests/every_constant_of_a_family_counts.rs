@@ -111,6 +111,34 @@ const NUMBERS: &[(&str, &[(&str, f64)])] = &[
         &[("/rope_parameters/rope_theta", 500.0), ("routed_scaling_factor", 1.0), ("rms_norm_eps", 1e-2)],
     ),
     (
+        "deepseek_v32",
+        &[
+            ("index_topk", 7.0),
+            ("index_topk", 9.0),
+            ("/rope_parameters/mscale_all_dim", 0.5),
+            ("/rope_parameters/rope_theta", 500.0),
+            ("routed_scaling_factor", 1.0),
+        ],
+    ),
+    (
+        "glm_moe_dsa",
+        &[
+            ("index_topk", 7.0),
+            ("index_topk", 9.0),
+            ("/rope_parameters/rope_theta", 500.0),
+            ("rms_norm_eps", 1e-2),
+        ],
+    ),
+    (
+        "longcat_flash",
+        &[
+            ("routed_scaling_factor", 1.0),
+            ("moe_topk", 2.0),
+            ("/rope_parameters/rope_theta", 500.0),
+            ("rms_norm_eps", 1e-2),
+        ],
+    ),
+    (
         "minimax_m2",
         &[("rms_norm_eps", 1e-2), ("/rope_parameters/rope_theta", 500.0), ("num_experts_per_tok", 3.0)],
     ),

@@ -22,6 +22,7 @@ use coldpress_kernels::WeightFormat;
 use crate::error::ModelError;
 use crate::latent::HeadMatrices;
 use crate::names::{HuggingFace, Names, number};
+use crate::nested::Nested;
 use crate::spec::{DenseKind, DenseTensor, LinearSpec, MatrixHandle, NormSpec, Picked, VectorHandle};
 
 /// Largest value accepted for any single dimension of a model.
@@ -47,7 +48,25 @@ impl<'a> SpecBuilder<'a> {
 
     /// Starts the spec of a Hugging Face folder.
     pub(crate) fn hugging_face(file: &'a ModelFile, table: &'static HuggingFace) -> Self {
-        Self::new(file, Names::HuggingFace { table, used: RefCell::new(BTreeSet::new()) })
+        Self::new(file, Names::HuggingFace { table, used: RefCell::new(BTreeSet::new()), nested: None })
+    }
+
+    /// Starts the spec of the text model in a Hugging Face folder with more than that.
+    pub(crate) fn nested(file: &'a ModelFile, table: &'static HuggingFace) -> Self {
+        let nested = Some(Nested::of(file));
+        let mut builder =
+            Self::new(file, Names::HuggingFace { table, used: RefCell::new(BTreeSet::new()), nested });
+        let names = file.tensors().map(|tensor| tensor.name.as_str());
+        builder.used.extend(names.filter(|name| Nested::is_other_tensor(name)));
+        builder
+    }
+
+    /// `model_type` of a Hugging Face folder, of its text model where there is more.
+    pub(crate) fn model_type(&self) -> Option<&'static str> {
+        match self.names {
+            Names::Gguf { .. } => None,
+            Names::HuggingFace { table, .. } => Some(table.model_type),
+        }
     }
 
     fn new(file: &'a ModelFile, names: Names) -> Self {
@@ -244,11 +263,12 @@ impl<'a> SpecBuilder<'a> {
         self.used.extend(self.find(name).map(|info| info.name.as_str()));
     }
 
-    /// Takes all tensors for used whose names in the file begin like this: parts of a checkpoint that are not computed. They
+    /// Takes all tensors for used whose names begin like this in a file of their model alone: parts of a checkpoint that are not computed. They
     /// cost no memory.
     pub fn pass_over_all(&mut self, beginning: &str) {
+        let beginning = self.names.in_file(beginning.to_owned());
         let all = self.file.tensors().map(|tensor| tensor.name.as_str());
-        self.used.extend(all.filter(|name| name.starts_with(beginning)));
+        self.used.extend(all.filter(|name| name.starts_with(&beginning)));
     }
 
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<(&'a TensorInfo, WeightFormat), ModelError> {
@@ -335,6 +355,7 @@ impl<'a> SpecBuilder<'a> {
     pub fn pass_over_layers(&mut self, layers: Range<usize>) {
         for layer in layers {
             let prefix = self.by_source(format!("blk.{layer}."), format!("model.layers.{layer}."));
+            let prefix = self.names.in_file(prefix);
             let names = self.file.tensors().map(|tensor| tensor.name.as_str());
             self.used.extend(names.filter(|name| name.starts_with(&prefix)));
         }

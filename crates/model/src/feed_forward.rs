@@ -63,11 +63,37 @@ impl Model {
                 let place = Place { layer, block: block.clone(), more_blocks };
                 self.mixture(engine, moe, &mut routing, place)
             }
+            FeedForwardSpec::Shortcut { dense, mixture } => {
+                let place = Place { layer, block: block.clone(), more_blocks };
+                let result = self.mixture(engine, mixture, &mut routing, place);
+                self.keep_for_next_layer(engine, block);
+                self.gated(engine, dense, rows);
+                result
+            }
         };
         self.put_routing(routing);
         result?;
         self.add_result(engine, self.spec.layers[layer].feed_forward_result_norm, block);
+        if layer > 0 && self.spec.layers[layer - 1].has_shortcut() {
+            self.add_kept(engine, block);
+        }
         Ok(())
+    }
+
+    /// Keeps the result of a mixture until the next layer ends.
+    fn keep_for_next_layer(&self, engine: &mut ForwardEngine<'_, '_>, block: &Range<usize>) {
+        let hidden = self.spec.hidden;
+        let Scratch { shortcut, block_out, .. } = &mut *engine.scratch;
+        let kept = &mut shortcut.as_mut_slice_of::<f32>()[block.start * hidden..block.end * hidden];
+        kept.copy_from_slice(&block_out.as_slice_of::<f32>()[..block.len() * hidden]);
+    }
+
+    /// Adds what the layer before has kept.
+    fn add_kept(&self, engine: &mut ForwardEngine<'_, '_>, block: &Range<usize>) {
+        let rows = block.start * self.spec.hidden..block.end * self.spec.hidden;
+        let Scratch { shortcut, residual, .. } = &mut *engine.scratch;
+        let residual = &mut residual.as_mut_slice_of::<f32>()[rows.clone()];
+        vector::add_assign(engine.team, engine.kernels, residual, &shortcut.as_slice_of::<f32>()[rows]);
     }
 
     fn norm_input(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, block: &Range<usize>) {
@@ -158,7 +184,7 @@ impl Model {
         });
         let mut visit = store.begin(moe.store_layer, &routing.experts)?;
         if let Some((_, next)) = all {
-            visit.prefetch(next.store_layer, 0..next.router.experts as u32, Guess::Certain);
+            visit.prefetch(next.store_layer, 0..next.router.stored() as u32, Guess::Certain);
         }
         engine.clock.lap(Phase::Experts);
         match &moe.shared {
@@ -173,7 +199,9 @@ impl Model {
                 && let Some((layer, next)) = guessing.take()
             {
                 self.guess(engine, moe, (layer, next), routing);
-                let experts = routing.guess.iter().map(|choice| choice.expert);
+                let stored = next.router.stored() as u32;
+                let experts =
+                    routing.guess.iter().map(|choice| choice.expert).filter(|&expert| expert < stored);
                 visit.prefetch(next.store_layer, experts, Guess::Likely);
             }
             let Some(ready) = visit.next_ready(engine.team)? else { return Ok(()) };
@@ -197,10 +225,7 @@ impl Model {
     /// The next layer with routed experts.
     fn next_mixture(&self, layer: usize) -> Option<(usize, &MoeSpec)> {
         let later = self.spec.layers.iter().enumerate().skip(layer + 1);
-        later.into_iter().find_map(|(layer, spec)| match &spec.feed_forward {
-            FeedForwardSpec::Moe(moe) => Some((layer, moe)),
-            FeedForwardSpec::Dense(_) => None,
-        })
+        later.into_iter().find_map(|(layer, spec)| Some((layer, spec.feed_forward.mixture()?)))
     }
 
     /// What the router of a later layer would choose if nothing were added to the hidden state of the single row but what
@@ -331,22 +356,27 @@ impl Model {
         }
     }
 
-    /// `block_out += sum over ranks of weight * expert result`, in rank order.
+    /// `block_out += sum over ranks of weight * expert result`, in rank order; the result of an identity is the input.
     fn combine(&self, engine: &mut ForwardEngine<'_, '_>, moe: &MoeSpec, routing: &Routing, rows: usize) {
         let hidden = self.spec.hidden;
         let top_k = moe.router.top_k;
         let (team, kernels) = (engine.team, engine.kernels);
-        let Scratch { pairs, block_out, .. } = &mut *engine.scratch;
+        let Scratch { pairs, block_out, input, .. } = &mut *engine.scratch;
         let results = pairs.as_slice_of::<f32>();
+        let inputs = input.floats(rows * hidden);
         let out = &mut block_out.as_mut_slice_of::<f32>()[..rows * hidden];
         let rows_per_part = rows_per_part(team, rows, hidden * top_k * size_of::<f32>());
         team.for_each_part_mut(out, rows_per_part * hidden, |part, out, _worker| {
             for (row, out) in out.chunks_exact_mut(hidden).enumerate() {
                 let row = part * rows_per_part + row;
                 for rank in row * top_k..(row + 1) * top_k {
-                    let at = routing.grouped_at[rank] as usize * hidden;
                     let choice = &routing.choices[rank];
                     let weight = output_weight(moe, choice);
+                    if choice.expert as usize >= moe.router.stored() {
+                        vector::scale_add(kernels, out, weight, &inputs[row * hidden..][..hidden]);
+                        continue;
+                    }
+                    let at = routing.grouped_at[rank] as usize * hidden;
                     vector::scale_add(kernels, out, weight, &results[at..at + hidden]);
                     self.add_down_bias(kernels, moe, choice, out);
                 }

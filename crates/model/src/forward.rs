@@ -16,9 +16,7 @@ use crate::error::ModelError;
 use crate::kv::{KvPool, Sequence};
 use crate::route::Routing;
 use crate::scratch::{BLOCK_ROWS, Prepared, Scratch, rows_per_part};
-use crate::spec::{
-    FeedForwardSpec, FrequencyDivisors, ModelSpec, NormSpec, RopeSpec, StreamFactors, VectorHandle,
-};
+use crate::spec::{FrequencyDivisors, ModelSpec, NormSpec, RopeSpec, StreamFactors, VectorHandle};
 use crate::times::{Phase, PhaseClock};
 use crate::weights::DenseWeights;
 
@@ -187,7 +185,8 @@ impl Model {
     }
 
     /// Takes the rows of segments that leave out of the pass; returns how many rows stay. What a row carries from one layer to
-    /// the next is its residual stream and the angles of its position.
+    /// the next is its residual stream, what is still to be added to it, the positions that were chosen for it, and the angles of
+    /// its position.
     fn let_leave(
         &self,
         engine: &mut ForwardEngine<'_, '_>,
@@ -208,8 +207,16 @@ impl Model {
                 continue;
             }
             if staying < rows.start {
-                let residual = engine.scratch.residual.as_mut_slice_of::<f32>();
+                let Scratch { residual, shortcut, index, .. } = &mut *engine.scratch;
+                let residual = residual.as_mut_slice_of::<f32>();
                 residual.copy_within(rows.start * hidden..rows.end * hidden, staying * hidden);
+                let shortcut = shortcut.as_mut_slice_of::<f32>();
+                if !shortcut.is_empty() {
+                    shortcut.copy_within(rows.start * hidden..rows.end * hidden, staying * hidden);
+                }
+                if let Some(index) = index {
+                    index.move_rows(&rows, staying);
+                }
             }
             staying += rows.len();
         }
@@ -221,7 +228,7 @@ impl Model {
 
     /// Lets the store know whether more blocks of this layer follow.
     fn hold_experts(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, more_blocks: bool) {
-        let FeedForwardSpec::Moe(moe) = &self.spec.layers[layer].feed_forward else { return };
+        let Some(moe) = self.spec.layers[layer].feed_forward.mixture() else { return };
         if let Some(store) = engine.experts.as_deref_mut() {
             store.hold_layer(more_blocks.then_some(moe.store_layer));
         }

@@ -2,7 +2,8 @@
 //!
 //! A page holds keys and values of all layers for [`PAGE_POSITIONS`] positions: per layer all keys
 //! `[PAGE_POSITIONS, kv_heads * head_dim]`, then all values, unless these are the first elements of
-//! the keys. A [`Sequence`] is a table of pages and a length; sequences with a
+//! the keys, then all index keys, by which a layer with sparse attention chooses positions. These are floats under any type
+//! ([`KvType::index_element_bytes`]). A [`Sequence`] is a table of pages and a length; sequences with a
 //! common beginning have pages in common, which are counted. A page with more than one owner is never written: whoever
 //! appends to one gets a copy first ([`KvPool::extend`]). Rows past a sequence's length are scratch: a forward pass writes them
 //! and commits them only when it succeeded. What is stored of a row depends on that row and the [`KvType`] alone: a type of a few bits
@@ -10,6 +11,8 @@
 //! Layers with a recurrent state instead of a row per position take nothing of a page; their states are in `states.rs`.
 //! Refuses: growing, shifting, changing the type of what is stored, deciding who gives way when the pool is full, rotating heads (the
 //! forward pass does, in `attend.rs`, for types that ask for it).
+
+mod chosen;
 
 use coldpress_kernels::attention::{
     BLOCK_NUMBERS, BlockQ4, BlockQ8, KvElements, KvRows, PAGE_POSITIONS, quantize_q4, quantize_q8,
@@ -58,6 +61,26 @@ impl KvType {
         numbers.div_ceil(together) * bytes
     }
 
+    /// Bytes of one element of an index key: single precision where keys have it, else half. Few bits would choose other positions, and
+    /// an index key is small beside the keys and values of its position.
+    pub const fn index_element_bytes(self) -> usize {
+        match self {
+            Self::F32 => size_of::<f32>(),
+            Self::F16 | Self::Q8 | Self::Q4 => size_of::<f16>(),
+        }
+    }
+
+    /// Elements of the type that the index key of one position takes: whole ones, so that layers follow each other without gaps.
+    const fn index_elements(self, numbers: usize) -> usize {
+        (numbers * self.index_element_bytes()).div_ceil(self.element().1)
+    }
+
+    /// Bytes of everything that one position takes in a layer.
+    const fn position_bytes(self, row: CacheRow) -> usize {
+        let index = self.index_elements(row.index) * self.element().1;
+        self.row_bytes(row.keys) + self.row_bytes(row.values) + index
+    }
+
     /// Whether it gives other logits than half precision at the price of the model's quality.
     pub const fn is_lossy(self) -> bool {
         matches!(self, Self::Q8 | Self::Q4)
@@ -86,8 +109,7 @@ impl KvType {
 
 /// Bytes that one position takes over all layers.
 pub fn kv_bytes_per_token(spec: &ModelSpec, kv_type: KvType) -> usize {
-    let bytes = |row: CacheRow| kv_type.row_bytes(row.keys) + kv_type.row_bytes(row.values);
-    kv_rows(spec).map(bytes).sum()
+    kv_rows(spec).map(|row| kv_type.position_bytes(row)).sum()
 }
 
 fn kv_rows(spec: &ModelSpec) -> impl Iterator<Item = CacheRow> {
@@ -166,6 +188,9 @@ struct LayerPlace {
     keys: usize,
     /// Where values begin; the same as `keys` where they are the first elements of the keys.
     values: usize,
+    /// Where index keys begin, and the numbers of one position's; rows follow each other without gaps.
+    index: usize,
+    index_numbers: usize,
 }
 
 impl KvPool {
@@ -201,12 +226,13 @@ impl KvPool {
         let (together, element_bytes) = kv_type.element();
         let layers = rows
             .map(|row| {
-                let CacheRow { keys: numbers, values } = row.into();
+                let CacheRow { keys: numbers, values, index: index_numbers } = row.into();
                 assert!(numbers.is_multiple_of(together), "rows of {numbers} as {}", kv_type.name());
                 let (row, keys) = (numbers / together, page_elements);
-                page_elements += PAGE_POSITIONS * (row + values / together);
+                let index = keys + PAGE_POSITIONS * (row + values / together);
+                page_elements = index + PAGE_POSITIONS * kv_type.index_elements(index_numbers);
                 let values = if values == 0 { keys } else { keys + PAGE_POSITIONS * row };
-                LayerPlace { numbers, row, keys, values }
+                LayerPlace { numbers, row, keys, values, index, index_numbers }
             })
             .collect();
         let bytes = (page_elements * element_bytes) as u64 * pages as u64;
@@ -428,6 +454,9 @@ impl KvPool {
             for start in [place.keys * element, place.values * element] {
                 all.copy_within(from + start..from + start + bytes, to + start);
             }
+            let bytes = rows.min(PAGE_POSITIONS) * place.index_numbers * self.kv_type.index_element_bytes();
+            let start = place.index * element;
+            all.copy_within(from + start..from + start + bytes, to + start);
         }
     }
 
@@ -444,7 +473,7 @@ impl KvPool {
         keys: &[f32],
         values: &[f32],
     ) {
-        let LayerPlace { numbers, row, keys: keys_at, values: values_at } = self.layers[layer];
+        let LayerPlace { numbers, row, keys: keys_at, values: values_at, .. } = self.layers[layer];
         let end = position + keys.len() / numbers;
         let mut first = position;
         while first < end {

@@ -21,12 +21,13 @@ use coldpress_workers::Team;
 use crate::attend::follow_memory;
 use crate::error::ModelError;
 use crate::forward::{ForwardEngine, Model, Segment};
+use crate::indexer::{Selection, SparseRows};
 use crate::scratch::{Need, Prepared, Scratch, rows_per_part, scratch_buffer};
 use crate::spec::{AttentionKind, LinearSpec, MatrixHandle, ModelSpec, RopePairing, VectorHandle};
 use crate::weights::DenseWeights;
 
 /// Rows that are attended together: enough to share the reading of the heads' matrices.
-const LATENT_ROWS: usize = 32;
+pub(crate) const LATENT_ROWS: usize = 32;
 /// Heads whose products run in one parallel region.
 const HEADS_AT_ONCE: usize = 16;
 
@@ -61,6 +62,10 @@ pub struct LatentSpec {
     pub scale: f32,
     /// Epsilon of the norms of latents.
     pub norm_epsilon: f32,
+    /// Factor on the normed latent of a position.
+    pub latent_scale: f32,
+    /// Which positions a row sees; all before it where absent.
+    pub selection: Option<Selection>,
 }
 
 /// How the queries of latent attention are made.
@@ -186,7 +191,7 @@ pub(crate) struct LatentScratch {
     /// Compressed queries [rows, query rank].
     query_down: Buffer,
     /// The same, normed.
-    query_latent: Prepared,
+    pub(crate) query_latent: Prepared,
     /// [rows, heads, key_dim + rotary_dim]
     query: Buffer,
     /// Latent and key before norm and rotation [rows, rank + rotary_dim].
@@ -200,9 +205,9 @@ pub(crate) struct LatentScratch {
     /// Their results [heads, rows, columns].
     head_output: Buffer,
     /// Queries as the cache sees them [rows, heads, rank + rotary_dim].
-    absorbed: Buffer,
+    pub(crate) absorbed: Buffer,
     /// Attention results, of the same shape; the first `rank` elements of a head count.
-    attended: Buffer,
+    pub(crate) attended: Buffer,
 }
 
 impl LatentScratch {
@@ -243,6 +248,9 @@ impl Model {
         for first in block.clone().step_by(LATENT_ROWS) {
             let rows = first..block.end.min(first + LATENT_ROWS);
             self.latent_projections(engine, layer, spec, &rows);
+            if let Some(Selection::Own(indexer)) = &spec.selection {
+                self.index_projections(engine, indexer, call_rows, &rows);
+            }
             self.latent_rotation(engine, spec, call_rows, &rows);
             self.absorb(engine, spec, rows.len());
             self.attend_latent_segments(engine, spec, segments, layer, &rows);
@@ -344,6 +352,9 @@ impl Model {
         }
         let weight = self.weights.vector(spec.latent_norm);
         vector::rms_norm_in_place(team, kernels, normed, weight, spec.norm_epsilon);
+        if spec.latent_scale != 1.0 {
+            normed.iter_mut().for_each(|value| *value *= spec.latent_scale);
+        }
         let keys = latent.key.as_mut_slice_of::<f32>()[..count * row_len].chunks_exact_mut(row_len);
         let rotated = rotary.chunks_exact((heads + 1) * rotary_dim);
         for ((key, normed), rotated) in keys.zip(normed.chunks_exact(rank)).zip(rotated) {
@@ -386,10 +397,7 @@ impl Model {
         layer: usize,
         rows: &Range<usize>,
     ) {
-        let (shape, row_len) = (spec.shape(), spec.row_len());
-        let width = shape.query_row_len();
-        let Scratch { latent, attention: scratch, .. } = &mut *engine.scratch;
-        let latent = latent.as_mut().expect("a model with latent attention has its scratch");
+        let row_len = spec.row_len();
         let mut segment_start = 0;
         for segment in segments {
             let segment_end = segment_start + segment.tokens.len();
@@ -399,27 +407,21 @@ impl Model {
             if part.is_empty() {
                 continue;
             }
-            let part = part.start - rows.start..part.end - rows.start;
-            let keys = &latent.key.as_slice_of::<f32>()[part.start * row_len..part.end * row_len];
+            let (latent, _) = parts(engine.scratch);
+            let local = part.start - rows.start..part.end - rows.start;
+            let keys = &latent.key.as_slice_of::<f32>()[local.start * row_len..local.end * row_len];
             let sequence = &*segment.sequence;
             engine.pool.write(engine.team, engine.kernels, layer, sequence, first_position, keys, keys);
-            let queries = part.start * width..part.end * width;
-            attention(
-                engine.team,
-                engine.kernels,
-                Attention {
-                    shape,
-                    query: &latent.absorbed.as_slice_of::<f32>()[queries.clone()],
-                    first_position,
-                    cache: engine.pool.rows(layer, sequence),
-                    window: None,
-                    chunk: None,
-                    sinks: None,
-                    scale: spec.scale,
-                    out: &mut latent.attended.as_mut_slice_of::<f32>()[queries],
-                    scratch: scratch.as_mut_slice_of::<f32>(),
-                },
-            );
+            let part = SparseRows { layer, sequence, first_position, rows: part, first_row: rows.start };
+            if let Some(Selection::Own(indexer)) = &spec.selection {
+                self.choose_positions(engine, indexer, &part);
+            }
+            let top_k = spec.selection.map_or(usize::MAX, |selection| selection.top_k());
+            let all = part.rows.start + part.that_see_all(top_k);
+            attend_to_all(engine, spec, &part, all);
+            for row in all..part.rows.end {
+                self.attend_to_chosen(engine, spec, &part, row, top_k);
+            }
         }
     }
 
@@ -460,6 +462,33 @@ impl Model {
             self.add_bias(team, bias, out);
         }
     }
+}
+
+/// Attention to all positions that the rows up to row `end` of the call see.
+fn attend_to_all(engine: &mut ForwardEngine<'_, '_>, spec: &LatentSpec, part: &SparseRows<'_>, end: usize) {
+    let width = spec.shape().query_row_len();
+    let Scratch { latent, attention: scratch, .. } = &mut *engine.scratch;
+    let latent = latent.as_mut().expect("a model with latent attention has its scratch");
+    let queries = (part.rows.start - part.first_row) * width..(end - part.first_row) * width;
+    if queries.is_empty() {
+        return;
+    }
+    attention(
+        engine.team,
+        engine.kernels,
+        Attention {
+            shape: spec.shape(),
+            query: &latent.absorbed.as_slice_of::<f32>()[queries.clone()],
+            first_position: part.first_position,
+            cache: engine.pool.rows(part.layer, part.sequence),
+            window: None,
+            chunk: None,
+            sinks: None,
+            scale: spec.scale,
+            out: &mut latent.attended.as_mut_slice_of::<f32>()[queries],
+            scratch: scratch.as_mut_slice_of::<f32>(),
+        },
+    );
 }
 
 /// Runs `body(row, its elements)` for all rows of `width` elements.

@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 
 use coldpress_formats::{Array, Metadata, Value};
 
+use crate::nested::Nested;
+
 /// How the Hugging Face checkpoints of a family differ from the usual names.
 #[derive(Debug)]
 pub(crate) struct HuggingFace {
@@ -163,6 +165,8 @@ pub(crate) enum Names {
         table: &'static HuggingFace,
         /// Keys that something asked for.
         used: RefCell<BTreeSet<&'static str>>,
+        /// Where the text model stands in a larger one.
+        nested: Option<Nested>,
     },
 }
 
@@ -172,16 +176,17 @@ impl Names {
     /// # Errors
     /// The file has two keys for it, with different values; both are named.
     pub fn key(&self, metadata: &Metadata, name: &str) -> Result<String, String> {
-        let (table, used) = match self {
+        let (table, used, nested) = match self {
             Names::Gguf { prefix } => return Ok(format!("{prefix}.{name}")),
-            Names::HuggingFace { table, used } => (table, used),
+            Names::HuggingFace { table, used, nested } => (table, used, nested),
         };
+        let whole = |key: &str| nested.map_or_else(|| key.to_owned(), |nested| nested.key(metadata, key));
         let own = || table.keys.iter().filter(|(canonical, _)| *canonical == name);
         let usual = KEYS.iter().filter(|(canonical, _)| *canonical == name && own().next().is_none());
         let candidates: Vec<&'static str> = own().chain(usual).map(|&(_, key)| key).collect();
         let mut found: Option<(&'static str, &Value)> = None;
         for key in &candidates {
-            let Some(value) = metadata.get(key) else { continue };
+            let Some(value) = metadata.get(&whole(key)) else { continue };
             used.borrow_mut().insert(key);
             match found {
                 Some((first, other)) if !same(other, value) => {
@@ -193,7 +198,7 @@ impl Names {
             }
         }
         let shown = found.map(|(key, _)| key).or(candidates.first().copied());
-        Ok(shown.unwrap_or(name).to_owned())
+        Ok(whole(shown.unwrap_or(name)))
     }
 
     /// The tensor of the file behind a canonical tensor; `None` where the family has no such tensor.
@@ -202,6 +207,19 @@ impl Names {
             Names::Gguf { .. } => return Some(name.to_owned()),
             Names::HuggingFace { table, .. } => table,
         };
+        let alone = Self::tensor_alone(table, name)?;
+        Some(self.in_file(alone))
+    }
+
+    /// A tensor of a checkpoint of its own as it is named in the file.
+    pub fn in_file(&self, name: String) -> String {
+        match self {
+            Names::HuggingFace { nested: Some(nested), .. } => nested.tensor(name),
+            _ => name,
+        }
+    }
+
+    fn tensor_alone(table: &HuggingFace, name: &str) -> Option<String> {
         let find = |name: &str| {
             let mut entries = table.tensors.iter().chain(TENSORS);
             entries.find(|(canonical, _)| *canonical == name).map(|&(_, theirs)| theirs)
@@ -229,9 +247,14 @@ impl Names {
 
     /// The first key of a configuration that says something that nothing here takes into account, with its value.
     pub fn not_understood(&self, metadata: &Metadata, context: u64) -> Option<String> {
-        let Names::HuggingFace { table, used } = self else { return None };
+        let Names::HuggingFace { table, used, nested } = self else { return None };
         let used = used.borrow();
         let unknown = |(key, value): &(&str, &Value)| {
+            let inner = match nested {
+                Some(nested) => nested.inner_key(key),
+                None => Some(*key),
+            };
+            let Some(key) = &inner else { return false };
             let accepted = table.accepted.iter().chain(ACCEPTED).find(|(name, _)| name == key);
             match accepted {
                 Some((_, accepted)) => !accepts(*accepted, value, context),
@@ -312,7 +335,7 @@ mod tests {
 
     #[test]
     fn tensors_get_their_layer_expert_and_ending() {
-        let names = Names::HuggingFace { table: &TABLE, used: RefCell::default() };
+        let names = Names::HuggingFace { table: &TABLE, used: RefCell::default(), nested: None };
         let tensor = |name: &str| names.tensor(name).unwrap_or_default();
         assert_eq!(tensor("output.weight"), "lm_head.weight");
         assert_eq!(tensor("blk.12.attn_q.bias"), "model.layers.12.self_attn.q_proj.bias");

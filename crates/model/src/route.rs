@@ -1,7 +1,8 @@
 //! Routing: which experts a token uses, and the regrouping of a batch by expert.
 //!
 //! A recipe ([`RouterSpec`]) is data: from logits to scores, a bias that counts for the choice alone, from the scores of the
-//! chosen experts to weights. The router's choice is authoritative: nothing here knows what is in the cache. Ties go to the lower expert index.
+//! chosen experts to weights. Identities, which have no weights, may be chosen like experts; they are in no group and nobody is asked for
+//! them. The router's choice is authoritative: nothing here knows what is in the cache. Ties go to the lower expert index.
 //! [`Routing`] keeps its vectors between calls, so that a warmed-up decode step does not allocate.
 
 use coldpress_experts::{RoutingTrace, order_by_last_use};
@@ -10,6 +11,9 @@ use coldpress_workers::Team;
 
 use crate::scratch::rows_per_part;
 use crate::spec::{GroupScore, Renormalize, RouterGroups, RouterScores, RouterSpec};
+
+/// In place of the position of a pair that is in no group.
+const NO_PLACE: u32 = u32::MAX;
 
 /// An expert that a row uses, and how much its result counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -25,7 +29,7 @@ pub(crate) struct Routing {
     pub top_k: usize,
     /// Chosen experts with their weights `[rows, top_k]`, best first.
     pub choices: Vec<Choice>,
-    /// Position of pair (row, rank) in the grouped order `[rows, top_k]`.
+    /// Position of pair (row, rank) in the grouped order `[rows, top_k]`; [`NO_PLACE`] for identities.
     pub grouped_at: Vec<u32>,
     /// Row of each grouped pair.
     pub row_of: Vec<u32>,
@@ -69,7 +73,7 @@ impl Routing {
                 choose(router, bias, scores, choices);
             }
         });
-        self.group(experts);
+        self.group(experts, router.stored());
     }
 
     /// Fills `guess` from the router logits of one row, which are overwritten.
@@ -87,7 +91,7 @@ impl Routing {
         choose(router, bias, logits, &mut self.guess);
     }
 
-    fn group(&mut self, expert_count: usize) {
+    fn group(&mut self, expert_count: usize, stored: usize) {
         self.counts.clear();
         self.counts.resize(expert_count, 0);
         for choice in &self.choices {
@@ -95,6 +99,7 @@ impl Routing {
         }
         let chosen = self.choices.iter().map(|choice| choice.expert);
         order_by_last_use(chosen, self.top_k, expert_count, &mut self.last_use, &mut self.experts);
+        self.experts.retain(|&expert| (expert as usize) < stored);
         self.starts.clear();
         let mut next = 0;
         for expert in &self.experts {
@@ -107,6 +112,10 @@ impl Routing {
         self.row_of.clear();
         self.row_of.resize(self.choices.len(), 0);
         for (pair, choice) in self.choices.iter().enumerate() {
+            if choice.expert as usize >= stored {
+                self.grouped_at.push(NO_PLACE);
+                continue;
+            }
             let place = &mut self.counts[choice.expert as usize];
             self.grouped_at.push(*place);
             self.row_of[*place as usize] = (pair / self.top_k) as u32;
@@ -261,6 +270,7 @@ mod tests {
             weight: MatrixHandle(0),
             bias: None,
             experts,
+            identities: 0,
             top_k: 2,
             scores,
             choice_bias: None,
@@ -363,6 +373,18 @@ mod tests {
         let routing = route_with(&router, None, &[1.0, 2.0, 1.7, -3.0]);
         assert_eq!(chosen(&routing), [1, 2]);
         assert_close(&weights(&routing), &[1.0 / (1.0 + (-0.3f64).exp()), 1.0]);
+    }
+
+    #[test]
+    fn identities_are_chosen_and_nobody_is_asked_for_them() {
+        let router = RouterSpec { identities: 2, ..recipe(RouterScores::Softmax, 4) };
+        let routing =
+            route_with(&router, None, &[1.0, 0.0, 9.0, 0.0, 0.0, 0.0, 8.0, 9.0, 0.0, 2.0, 0.0, 1.0]);
+        assert_eq!(chosen(&routing), [2, 0, 3, 2, 1, 3]);
+        assert_eq!(routing.experts, [0, 1]);
+        assert_eq!(routing.starts, [0, 1, 2]);
+        assert_eq!(routing.row_of[..2], [0, 2]);
+        assert_eq!(routing.grouped_at, [NO_PLACE, 0, NO_PLACE, NO_PLACE, 1, NO_PLACE]);
     }
 
     #[test]

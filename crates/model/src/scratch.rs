@@ -11,9 +11,10 @@ use coldpress_memory::{Buffer, Bytes, Ledger, Purpose, sys};
 use coldpress_workers::Team;
 
 use crate::error::ModelError;
+use crate::indexer::{IndexNeeds, IndexScratch};
 use crate::latent::{LatentNeeds, LatentScratch};
 use crate::recurrent::{RecurrentNeeds, RecurrentScratch};
-use crate::spec::{AttentionKind, FeedForwardSpec, ModelSpec};
+use crate::spec::{AttentionKind, LayerSpec, ModelSpec, MoeSpec};
 
 /// Rows that pass one operation together. The buffers of a layer are made for this many; more rows of a call come after
 /// each other, layer by layer. Enough for the kernels to compute rather than to read.
@@ -61,7 +62,8 @@ impl Need {
         Self::fixed(self.per_block_row * rows)
     }
 
-    fn rows(bytes_per_row: usize) -> Self {
+    /// For every row of a call.
+    pub fn rows(bytes_per_row: usize) -> Self {
         Self { per_row: bytes_per_row, ..Self::NONE }
     }
 
@@ -90,6 +92,8 @@ struct Needs {
     attention: Need,
     latent: Option<LatentNeeds>,
     recurrent: Option<RecurrentNeeds>,
+    index: Option<IndexNeeds>,
+    shortcut: Need,
     router: Need,
     guess: Need,
     gathered: [Need; 2],
@@ -116,11 +120,10 @@ impl Needs {
         let attention_scratch =
             shapes().map(|shape| shape.scratch_len(MANY_ROWS, threads)).max().unwrap_or(0);
         let angles = spec.ropes.iter().map(|rope| rope.dimensions / 2).sum();
-        let inner = spec.layers.iter().map(|layer| match &layer.feed_forward {
-            FeedForwardSpec::Dense(dense) => dense.width,
-            FeedForwardSpec::Moe(moe) => {
-                moe.width.max(moe.shared.map_or(0, |shared| shared.feed_forward.width))
-            }
+        let inner = spec.layers.iter().map(|layer| {
+            let shared = |moe: &MoeSpec| moe.shared.map_or(0, |shared| shared.feed_forward.width);
+            let mixture = layer.feed_forward.mixture().map_or(0, |moe| moe.width.max(shared(moe)));
+            mixture.max(layer.feed_forward.dense().map_or(0, |dense| dense.width))
         });
         let inner = inner.max().unwrap_or(0);
         let experts = spec.moe_blocks().map(|moe| moe.router.experts).max().unwrap_or(0);
@@ -143,6 +146,8 @@ impl Needs {
             attention: Need { fixed: attention_scratch * size_of::<f32>(), ..Need::NONE },
             latent: LatentNeeds::of(spec),
             recurrent: RecurrentNeeds::of(spec),
+            index: IndexNeeds::of(spec, threads),
+            shortcut: call_floats(if spec.layers.iter().any(LayerSpec::has_shortcut) { hidden } else { 0 }),
             router: floats(experts),
             guess: Need { fixed: gathered * size_of::<f32>(), ..Need::NONE },
             gathered: Prepared::needs(gathered).map(expert_rows),
@@ -163,6 +168,7 @@ impl Needs {
             self.cosines,
             self.sines,
             self.attention,
+            self.shortcut,
             self.router,
             self.guess,
             self.up,
@@ -170,10 +176,12 @@ impl Needs {
             self.logits,
         ];
         let latent = self.latent.into_iter().flat_map(LatentNeeds::all);
+        let index = self.index.into_iter().flat_map(IndexNeeds::all);
         let recurrent = self.recurrent.iter().flat_map(RecurrentNeeds::all);
         plain
             .into_iter()
             .chain(latent)
+            .chain(index)
             .chain(recurrent)
             .chain(self.input)
             .chain(self.gathered)
@@ -216,6 +224,11 @@ impl Prepared {
     /// The f32 values of the first `elements`.
     pub fn floats_mut(&mut self, elements: usize) -> &mut [f32] {
         &mut self.floats.as_mut_slice_of::<f32>()[..elements]
+    }
+
+    /// The f32 values of the first `elements`, to read.
+    pub fn floats(&self, elements: usize) -> &[f32] {
+        &self.floats.as_slice_of::<f32>()[..elements]
     }
 
     /// Fills the int8 blocks from the f32 values, where the width allows blocks at all.
@@ -305,7 +318,7 @@ impl Prepared {
 }
 
 /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`; sums in f64, in order.
-fn layer_norm_row(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &mut [f32]) {
+pub(crate) fn layer_norm_row(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &mut [f32]) {
     let count = x.len() as f64;
     let mean = x.iter().fold(0.0, |sum, &value| sum + f64::from(value)) / count;
     let square = |value: f32| (f64::from(value) - mean) * (f64::from(value) - mean);
@@ -354,6 +367,9 @@ pub struct Scratch {
     pub(crate) attention: Buffer,
     pub(crate) latent: Option<LatentScratch>,
     pub(crate) recurrent: Option<RecurrentScratch>,
+    pub(crate) index: Option<IndexScratch>,
+    /// What a mixture adds after the next layer [rows, hidden].
+    pub(crate) shortcut: Buffer,
     /// Router logits [rows, experts].
     pub(crate) router: Buffer,
     /// Hidden state that the next layer's experts are guessed from [hidden].
@@ -394,6 +410,8 @@ impl Scratch {
             attention: plain(needs.attention)?,
             latent: needs.latent.map(|needs| LatentScratch::new(ledger, needs)).transpose()?,
             recurrent: needs.recurrent.map(|needs| RecurrentScratch::new(ledger, &needs)).transpose()?,
+            index: needs.index.map(|needs| IndexScratch::new(ledger, needs, shape.rows)).transpose()?,
+            shortcut: plain(needs.shortcut)?,
             router: plain(needs.router)?,
             guess: plain(needs.guess)?,
             gathered: prepared(needs.gathered)?,

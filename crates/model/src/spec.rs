@@ -194,11 +194,26 @@ pub struct CacheRow {
     pub keys: usize,
     /// Elements of the values; 0 where values are the first elements of the keys.
     pub values: usize,
+    /// Elements of the key that positions are chosen by ([`crate::KvPool`] stores it in half precision at least); 0 for none.
+    pub index: usize,
+}
+
+impl CacheRow {
+    /// Keys of which the first elements are the values, too.
+    pub const fn shared(elements: usize) -> Self {
+        Self { keys: elements, values: 0, index: 0 }
+    }
+
+    /// The same with an index key.
+    pub const fn with_index(self, elements: usize) -> Self {
+        Self { index: elements, ..self }
+    }
 }
 
 impl From<usize> for CacheRow {
+    /// Keys and values of the same number of elements.
     fn from(elements: usize) -> Self {
-        Self { keys: elements, values: elements }
+        Self { keys: elements, values: elements, index: 0 }
     }
 }
 
@@ -216,7 +231,10 @@ impl AttentionKind {
     pub fn cache_row(&self) -> CacheRow {
         match self {
             Self::Grouped(spec) => spec.shape.kv_row_len().into(),
-            Self::Latent(spec) => CacheRow { keys: spec.row_len(), values: 0 },
+            Self::Latent(spec) => {
+                let index = spec.selection.map_or(0, |selection| selection.index_len());
+                CacheRow::shared(spec.row_len()).with_index(index)
+            }
             Self::Recurrent(_) => 0.into(),
         }
     }
@@ -360,9 +378,11 @@ pub struct RouterSpec {
     pub weight: MatrixHandle,
     /// Added to the logits.
     pub bias: Option<VectorHandle>,
-    /// Routed experts of the layer.
+    /// Experts that are scored: the routed ones, then the identities.
     pub experts: usize,
-    /// Experts per token.
+    /// How many of them, the last ones, have no weights and give back their input.
+    pub identities: usize,
+    /// Experts per token, of both kinds.
     pub top_k: usize,
     /// From logits to scores.
     pub scores: RouterScores,
@@ -374,6 +394,13 @@ pub struct RouterSpec {
     pub renormalize: Renormalize,
     /// Factor on the weights.
     pub scale: f32,
+}
+
+impl RouterSpec {
+    /// Experts that have weights.
+    pub fn stored(&self) -> usize {
+        self.experts - self.identities
+    }
 }
 
 /// An expert that every token passes, scaled by `sigmoid(gate(x))` where a gate exists.
@@ -423,6 +450,31 @@ pub enum FeedForwardSpec {
     Dense(GatedFeedForwardSpec),
     /// Routed experts.
     Moe(MoeSpec),
+    /// Both of the same input; what the experts give is added after the next layer (LongCat-Flash, arXiv 2509.01322).
+    Shortcut {
+        /// Added here.
+        dense: GatedFeedForwardSpec,
+        /// Added after the next layer.
+        mixture: MoeSpec,
+    },
+}
+
+impl FeedForwardSpec {
+    /// Its routed experts.
+    pub fn mixture(&self) -> Option<&MoeSpec> {
+        match self {
+            Self::Dense(_) => None,
+            Self::Moe(moe) | Self::Shortcut { mixture: moe, .. } => Some(moe),
+        }
+    }
+
+    /// Its dense network; without shared experts.
+    pub fn dense(&self) -> Option<&GatedFeedForwardSpec> {
+        match self {
+            Self::Dense(dense) | Self::Shortcut { dense, .. } => Some(dense),
+            Self::Moe(_) => None,
+        }
+    }
 }
 
 /// One decoder layer: `x += a * attention(norm(x)); x += a * feed_forward(norm(x))`, each result normed once more where the
@@ -460,6 +512,13 @@ pub struct NormedStream {
     pub attention: Vec<StreamFactors>,
     /// Of the feed-forward block.
     pub feed_forward: StreamFactors,
+}
+
+impl LayerSpec {
+    /// Whether something of this layer is added after the next one.
+    pub fn has_shortcut(&self) -> bool {
+        matches!(self.feed_forward, FeedForwardSpec::Shortcut { .. })
+    }
 }
 
 /// A complete model.
@@ -525,9 +584,6 @@ impl ModelSpec {
 
     /// The MoE blocks in layer order.
     pub fn moe_blocks(&self) -> impl Iterator<Item = &MoeSpec> {
-        self.layers.iter().filter_map(|layer| match &layer.feed_forward {
-            FeedForwardSpec::Moe(moe) => Some(moe),
-            FeedForwardSpec::Dense(_) => None,
-        })
+        self.layers.iter().filter_map(|layer| layer.feed_forward.mixture())
     }
 }

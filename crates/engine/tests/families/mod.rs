@@ -18,7 +18,7 @@ pub const CODES: &str = "gpt_oss_mxfp4";
 pub const BOUND_OF_EIGHT_BITS: f32 = 1e-1;
 
 /// Folder, name of the GGUF file with the same weights rounded to F16.
-pub const MIXTURES: [(&str, Option<&str>); 21] = [
+pub const MIXTURES: [(&str, Option<&str>); 24] = [
     ("qwen3_moe", Some("qwen3moe")),
     ("qwen2_moe", Some("qwen2moe")),
     ("mixtral", Some("mixtral")),
@@ -40,6 +40,9 @@ pub const MIXTURES: [(&str, Option<&str>); 21] = [
     ("lfm2_moe", Some("lfm2moe")),
     ("granitemoehybrid", Some("granitehybrid")),
     ("minimax", None),
+    ("deepseek_v32", Some("deepseek32")),
+    ("glm_moe_dsa", Some("glm-dsa")),
+    ("longcat_flash", None),
 ];
 
 pub const DENSE: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
@@ -96,6 +99,8 @@ pub fn is_router(name: &str) -> bool {
         "feed_forward.router.weight",
         "gate.wg.weight",
         "shared_expert_gate.weight",
+        "router.classifier.weight",
+        "indexer.weights_proj.weight",
     ];
     routers.iter().any(|router| name.ends_with(router)) || name.ends_with("correction_bias")
 }
@@ -130,7 +135,7 @@ pub fn vector(name: &str, values: &[f32]) -> Tensor {
 
 /// The folders with latent attention, as far as they are there.
 pub fn latent() -> impl Iterator<Item = (&'static str, Reference)> {
-    ["deepseek_v2", "deepseek_v3", "glm4_moe_lite"]
+    ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "deepseek_v32", "glm_moe_dsa", "longcat_flash"]
         .into_iter()
         .filter_map(|name| Some((name, Reference::open(name)?)))
 }

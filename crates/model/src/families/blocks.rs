@@ -3,6 +3,8 @@
 //! A family file says which pieces it uses and with which options; names are those of GGUF
 //! (`gguf/constants.py` of the PyPI package gguf lists them).
 
+use std::fmt::Display;
+
 use coldpress_experts::GateUp;
 use coldpress_kernels::Activation;
 use coldpress_kernels::attention::AttentionShape;
@@ -255,7 +257,7 @@ pub(super) fn dense(
 /// A gated network with tensors `blk.N.ffn_{gate,up,down}{suffix}.weight`, or gate and up in one, gate first; with SiLU.
 pub(super) fn gated(
     builder: &mut SpecBuilder<'_>,
-    layer: usize,
+    layer: impl Display,
     suffix: &str,
     hidden: usize,
     width: usize,
@@ -305,7 +307,10 @@ pub(super) struct SharedOptions {
 /// Options of a MoE block.
 #[derive(Clone, Copy)]
 pub(super) struct MoeOptions {
+    /// Experts with weights.
     pub experts: usize,
+    /// Experts that give back their input, which the router scores behind the others.
+    pub identities: usize,
     pub top_k: usize,
     pub width: usize,
     pub recipe: Recipe,
@@ -333,6 +338,7 @@ pub(super) fn moe_options(
     }
     Ok(MoeOptions {
         experts,
+        identities: 0,
         top_k,
         width,
         recipe,
@@ -361,14 +367,16 @@ pub(super) fn moe_block(
     options: MoeOptions,
     fused: Option<GateUp>,
 ) -> Result<MoeSpec, ModelError> {
-    let MoeOptions { experts, top_k, width, recipe, scale, groups, weigh_input, shared } = options;
-    let weight = builder.matrix(&format!("blk.{layer}.ffn_gate_inp.weight"), experts, hidden)?;
+    let MoeOptions { experts, identities, top_k, width, recipe, scale, groups, weigh_input, shared } =
+        options;
+    let scored = experts + identities;
+    let weight = builder.matrix(&format!("blk.{layer}.ffn_gate_inp.weight"), scored, hidden)?;
     let choice_bias = match recipe.choice_bias {
         true => {
             // Converters of some families leave the ending out.
             let stem = format!("blk.{layer}.exp_probs_b");
             let name = if builder.has(&stem) { stem } else { format!("{stem}.bias") };
-            Some(builder.vector(&name, experts)?)
+            Some(builder.vector(&name, scored)?)
         }
         false => None,
     };
@@ -388,8 +396,18 @@ pub(super) fn moe_block(
     };
     let Recipe { scores, renormalize, .. } = recipe;
     let activation = Activation::Silu;
-    let router =
-        RouterSpec { weight, bias: None, experts, top_k, scores, choice_bias, groups, renormalize, scale };
+    let router = RouterSpec {
+        weight,
+        bias: None,
+        experts: scored,
+        identities,
+        top_k,
+        scores,
+        choice_bias,
+        groups,
+        renormalize,
+        scale,
+    };
     Ok(MoeSpec { store_layer, width, activation, biases: None, router, weigh_input, shared })
 }
 

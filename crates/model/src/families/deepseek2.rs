@@ -1,17 +1,18 @@
 //! DeepSeek-V2, DeepSeek-V3, Kimi K2 and GLM-4.7-Flash (`deepseek2`): latent attention, dense layers first, then many small experts
-//! and shared ones. V2 routes by a softmax over the best groups of experts, the others by sigmoids with a bias for the choice, groups
+//! and shared ones; with an indexer DeepSeek-V3.2 (`deepseek32`) and GLM-5 (`glm-dsa`), whose layers may take over what a layer before
+//! them chose. V2 routes by a softmax over the best groups of experts, the others by sigmoids with a bias for the choice, groups
 //! by the sum of their two best. Layers behind the last one, which predict further tokens, are passed over.
 //!
-//! Reference: `modeling_deepseek_v2.py`, `modeling_deepseek_v3.py` and `modeling_glm4_moe_lite.py` of transformers.
+//! Reference: `modeling_{deepseek_v2,deepseek_v3,deepseek_v32,glm4_moe_lite,glm_moe_dsa}.py` of transformers.
 
 use super::blocks::{self, Frame, MoeOptions, Recipe, SharedOptions};
+use super::latent::{self, Dimensions, Indexer};
 use super::{Family, Outline, sigmoid_router, yarn};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::latent::{LatentQuery, LatentSpec};
 use crate::names::{Accepted, HuggingFace};
 use crate::spec::{
-    AttentionKind, FeedForwardSpec, GroupScore, LayerSpec, Renormalize, RopePairing, RouterGroups,
+    AttentionKind, FeedForwardSpec, GroupScore, LayerSpec, Renormalize, RopePairing, RopeSpec, RouterGroups,
     RouterScores,
 };
 
@@ -28,7 +29,30 @@ pub(super) const FAMILY: Family = Family {
             ..HuggingFace::usual("glm4_moe_lite")
         },
     ],
-    describe,
+    describe: |builder| describe(builder, None),
+};
+
+/// The pairs of the rotary embedding of its index keys are those of halves.
+pub(super) const WITH_INDEXER: Family = Family {
+    gguf: "deepseek32",
+    hugging_face: &[HuggingFace {
+        keys: KEYS,
+        tensors: TENSORS,
+        accepted: INDEXED,
+        ..HuggingFace::usual("deepseek_v32")
+    }],
+    describe: |builder| describe(builder, Some(RopePairing::HalfSplit)),
+};
+
+pub(super) const GLM_WITH_INDEXER: Family = Family {
+    gguf: "glm-dsa",
+    hugging_face: &[HuggingFace {
+        keys: KEYS,
+        tensors: TENSORS,
+        accepted: INDEXED_GLM,
+        ..HuggingFace::usual("glm_moe_dsa")
+    }],
+    describe: |builder| describe(builder, Some(RopePairing::Interleaved)),
 };
 
 const KEYS: &[(&str, &str)] = &[
@@ -48,18 +72,25 @@ const KEYS: &[(&str, &str)] = &[
     ("leading_dense_block_count", "first_k_dense_replace"),
     ("feed_forward_kinds", "mlp_layer_types"),
     ("nextn_predict_layers", "num_nextn_predict_layers"),
-    ("rope.scaling.yarn_beta_fast", "rope_scaling.beta_fast"),
-    ("rope.scaling.yarn_beta_fast", "rope_parameters.beta_fast"),
-    ("rope.scaling.yarn_beta_slow", "rope_scaling.beta_slow"),
-    ("rope.scaling.yarn_beta_slow", "rope_parameters.beta_slow"),
+    yarn::KEYS[0],
+    yarn::KEYS[1],
+    yarn::KEYS[2],
+    yarn::KEYS[3],
     ("rope.scaling.mscale", "rope_scaling.mscale"),
     ("rope.scaling.mscale", "rope_parameters.mscale"),
     ("rope.scaling.mscale_all_dim", "rope_scaling.mscale_all_dim"),
     ("rope.scaling.mscale_all_dim", "rope_parameters.mscale_all_dim"),
     ("rope.scaling.attn_factor", "rope_scaling.attention_factor"),
     ("rope.scaling.attn_factor", "rope_parameters.attention_factor"),
-    ("rope.scaling.truncate", "rope_scaling.truncate"),
-    ("rope.scaling.truncate", "rope_parameters.truncate"),
+    yarn::KEYS[4],
+    yarn::KEYS[5],
+    ("attention.indexer.head_count", "index_n_heads"),
+    ("attention.indexer.key_length", "index_head_dim"),
+    ("attention.indexer.top_k", "index_topk"),
+    ("attention.indexer.types", "indexer_types"),
+    ("indexer_pattern", "index_topk_pattern"),
+    ("indexer_every", "index_topk_freq"),
+    ("indexer_shared_from", "index_skip_topk_offset"),
 ];
 
 const TENSORS: &[(&str, &str)] = &[
@@ -73,6 +104,10 @@ const TENSORS: &[(&str, &str)] = &[
     ("blk.ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
     ("blk.ffn_up_shexp", "mlp.shared_experts.up_proj"),
     ("blk.ffn_down_shexp", "mlp.shared_experts.down_proj"),
+    ("blk.indexer.attn_q_b", "self_attn.indexer.wq_b"),
+    ("blk.indexer.attn_k", "self_attn.indexer.wk"),
+    ("blk.indexer.k_norm", "self_attn.indexer.k_norm"),
+    ("blk.indexer.proj", "self_attn.indexer.weights_proj"),
 ];
 
 /// V2 does not renormalise. The rest: `head_dim` is that of the rotation, all heads have keys, and what concerns training.
@@ -99,8 +134,33 @@ const SIGMOID: &[(&str, Accepted)] = &[
     ("seq_aux", Accepted::Anything),
 ];
 
-/// Epsilon of the norms of latents in the reference, whatever the configuration says about the other norms.
-const LATENT_EPSILON: f32 = 1e-6;
+/// As [`SIGMOID`] with an indexer in all layers.
+const INDEXED: &[(&str, Accepted)] = &[
+    ("layer_types", Accepted::Text(&["indexed_attention"])),
+    ("scoring_func", Accepted::Text(&["sigmoid"])),
+    ("topk_method", Accepted::Text(&["noaux_tc"])),
+    ("moe_layer_freq", Accepted::Integer(1)),
+    ("head_dim", Accepted::Anything),
+    ("num_key_value_heads", Accepted::Anything),
+    ("aux_loss_alpha", Accepted::Anything),
+    ("ep_size", Accepted::Anything),
+    ("seq_aux", Accepted::Anything),
+];
+
+/// The same for GLM, where the pairs of its rotary embedding are neighbours.
+const INDEXED_GLM: &[(&str, Accepted)] = &[
+    ("layer_types", Accepted::Text(&["indexed_attention"])),
+    ("indexer_rope_interleave", Accepted::Flag(true)),
+    ("scoring_func", Accepted::Text(&["sigmoid"])),
+    ("topk_method", Accepted::Text(&["noaux_tc"])),
+    ("moe_layer_freq", Accepted::Integer(1)),
+    ("head_dim", Accepted::Anything),
+    ("num_key_value_heads", Accepted::Anything),
+    ("aux_loss_alpha", Accepted::Anything),
+    ("ep_size", Accepted::Anything),
+    ("seq_aux", Accepted::Anything),
+];
+
 /// Added to the sum that weights are divided by.
 const SUM_EPSILON: f32 = 1e-20;
 /// More layers that predict further tokens are no model.
@@ -108,7 +168,8 @@ const PREDICTING_LAYERS_MAX: u64 = 64;
 /// GGUF's number for a router with sigmoids.
 const GATING_SIGMOID: u64 = 2;
 
-fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
+/// With an indexer where the pairs of its rotary embedding are given.
+fn describe(builder: &mut SpecBuilder<'_>, indexer: Option<RopePairing>) -> Result<Outline, ModelError> {
     let mut frame = blocks::frame(builder)?;
     pass_over_predicting_layers(builder, &mut frame)?;
     let hidden = frame.hidden;
@@ -116,18 +177,30 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let dimensions = Dimensions::read(builder)?;
     let interleaved = builder.flag("rope.interleaved")?.unwrap_or(true);
     let pairing = if interleaved { RopePairing::Interleaved } else { RopePairing::HalfSplit };
-    let (rope, dot_factor) = yarn::rope(builder, pairing, dimensions.rotary)?;
+    let (rope, dot_factor) = yarn::rope(builder, pairing, dimensions.rotary, yarn::Scales::Latent)?;
     if rope.dimensions != dimensions.rotary {
         return Err(builder.unsupported("a rotation of a part of the rotated elements"));
     }
     let query_dim = (dimensions.key + dimensions.rotary) as f64;
     let scale = (dot_factor / query_dim.sqrt()) as f32;
     let routed = routed_layers(builder, frame.layer_count)?;
+    let mut ropes = vec![rope];
+    let mut sparse = None;
+    if let Some(own) = indexer {
+        if own != pairing {
+            ropes.push(RopeSpec { pairing: own, ..ropes[0].clone() });
+        }
+        sparse = Some(Indexer::read(builder, frame.layer_count, &dimensions, ropes.len() - 1)?);
+    }
     let mut layers = Vec::new();
     for layer in 0..frame.layer_count {
+        let mut attention = latent::attention(builder, layer, hidden, &dimensions, scale)?;
+        if let Some(indexer) = &sparse {
+            attention.selection = Some(indexer.selection(builder, layer, hidden)?);
+        }
         layers.push(LayerSpec {
             attention_norm: builder.norm(&format!("blk.{layer}.attn_norm"), hidden)?,
-            attention: AttentionKind::Latent(attention(builder, layer, hidden, &dimensions, scale)?),
+            attention: AttentionKind::Latent(attention),
             attention_result_norm: None,
             feed_forward_norm: builder.norm(&format!("blk.{layer}.ffn_norm"), hidden)?,
             feed_forward: if routed(layer) {
@@ -138,7 +211,7 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
             feed_forward_result_norm: None,
         });
     }
-    Ok(Outline { frame, ropes: vec![rope], layers })
+    Ok(Outline { frame, ropes, layers })
 }
 
 /// GGUF counts them among the layers, Hugging Face behind the last one.
@@ -185,106 +258,6 @@ fn routed_layers(
     Ok(move |layer: usize| if listed { routed[layer] } else { layer as u64 >= first })
 }
 
-/// Sizes of latent attention.
-struct Dimensions {
-    heads: usize,
-    key: usize,
-    rotary: usize,
-    rank: usize,
-    value: usize,
-    query_rank: Option<usize>,
-}
-
-impl Dimensions {
-    fn read(builder: &SpecBuilder<'_>) -> Result<Self, ModelError> {
-        let rotary = builder.dimension("rope.dimension_count")?;
-        if !rotary.is_multiple_of(2) {
-            return Err(builder.bad(format!("{rotary} rotated elements are not pairs")));
-        }
-        let (key, value) = if builder.by_source(true, false) {
-            // Files from before the cache was compressed have only the keys without this ending.
-            let either =
-                |name: &str| match builder.optional_dimension(&format!("attention.{name}_length_mla"))? {
-                    Some(stated) => Ok(stated),
-                    None => builder.dimension(&format!("attention.{name}_length")),
-                };
-            let query = either("key")?;
-            let key = query.checked_sub(rotary).filter(|&key| key > 0).ok_or_else(|| {
-                builder.bad(format!("heads of {query} elements, of which {rotary} are rotated"))
-            })?;
-            (key, either("value")?)
-        } else {
-            (builder.dimension("attention.key_length")?, builder.dimension("attention.value_length")?)
-        };
-        if let Some(query) = builder.by_source(None, builder.optional_dimension("attention.query_length")?)
-            && query != key + rotary
-        {
-            return Err(builder.bad(format!("heads of {query} elements are not {key} and {rotary}")));
-        }
-        Ok(Self {
-            heads: builder.dimension("attention.head_count")?,
-            key,
-            rotary,
-            rank: builder.dimension("attention.kv_lora_rank")?,
-            value,
-            query_rank: builder.optional_dimension("attention.q_lora_rank")?,
-        })
-    }
-}
-
-fn attention(
-    builder: &mut SpecBuilder<'_>,
-    layer: usize,
-    hidden: usize,
-    dimensions: &Dimensions,
-    scale: f32,
-) -> Result<LatentSpec, ModelError> {
-    let &Dimensions { heads, key, rotary, rank, value, query_rank } = dimensions;
-    let name = |part: &str| format!("blk.{layer}.attn_{part}");
-    let query_rows = heads * (key + rotary);
-    let query = match query_rank {
-        None => LatentQuery::Direct(builder.linear(&name("q"), query_rows, hidden)?),
-        Some(rank) => LatentQuery::Compressed {
-            down: builder.linear(&name("q_a"), rank, hidden)?,
-            norm: builder.rms_norm(&name("q_a_norm"), rank)?,
-            rank,
-            up: builder.linear(&name("q_b"), query_rows, rank)?,
-        },
-    };
-    let latent = builder.linear(&name("kv_a_mqa"), rank + rotary, hidden)?;
-    if builder.flag("attention.has_bias")? == Some(true) && latent.bias.is_none() {
-        let key = builder.key("attention.has_bias")?;
-        return Err(builder.bad(format!("{key} is true, but layer {layer} has no bias for its latents")));
-    }
-    let both = name("kv_b.weight");
-    let (keys, values) = if builder.has(&name("k_b.weight")) {
-        // Files between the two kinds say everything twice.
-        builder.pass_over(&both);
-        let keys = builder.head_matrices(&name("k_b.weight"), (heads, rank), 0..rank, key, false)?;
-        (keys, builder.head_matrices(&name("v_b.weight"), (heads, value), 0..value, rank, false)?)
-    } else {
-        let each = (heads, key + value);
-        let keys = builder.head_matrices(&both, each, 0..key, rank, true)?;
-        (keys, builder.head_matrices(&both, each, key..key + value, rank, false)?)
-    };
-    Ok(LatentSpec {
-        heads,
-        key_dim: key,
-        rotary_dim: rotary,
-        rank,
-        value_dim: value,
-        query,
-        latent,
-        latent_norm: builder.rms_norm(&name("kv_a_norm"), rank)?,
-        keys,
-        values,
-        output: builder.linear(&name("output"), hidden, heads * value)?,
-        rope: Some(0),
-        scale,
-        norm_epsilon: LATENT_EPSILON,
-    })
-}
-
 /// What all mixtures of a model have in common.
 struct Router {
     options: MoeOptions,
@@ -313,7 +286,7 @@ fn router(builder: &SpecBuilder<'_>) -> Result<Router, ModelError> {
 
 fn has_sigmoids(builder: &SpecBuilder<'_>) -> Result<bool, ModelError> {
     if builder.by_source(false, true) {
-        return Ok(builder.metadata().string("model_type")? != "deepseek_v2");
+        return Ok(builder.model_type() != Some("deepseek_v2"));
     }
     match builder.integer("expert_gating_func")? {
         // Files of V2 are older than the key.

@@ -4,13 +4,11 @@
 //!
 //! Reference: `modeling_gpt_oss.py` of transformers.
 
-mod yarn;
-
 use coldpress_experts::GateUp;
 use coldpress_kernels::Activation;
 
 use super::blocks::{self, Norms, Recipe};
-use super::{Family, Outline};
+use super::{Family, Outline, yarn};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::{Accepted, HuggingFace};
@@ -80,7 +78,7 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let windows = layers_with_window(builder, frame.layer_count)?;
     let slope = builder.positive_or("swiglu_slope", SLOPE)?;
     let limit = builder.positive_or("swiglu_limit", LIMIT)?;
-    let rope = yarn::rope(builder, RopePairing::HalfSplit, shape.head_dim)?;
+    let (rope, _) = yarn::rope(builder, RopePairing::HalfSplit, shape.head_dim, yarn::Scales::Usual)?;
     let width = builder.by_source("expert_feed_forward_length", "feed_forward_length");
     let width = builder.dimension(width)?;
     let recipe =

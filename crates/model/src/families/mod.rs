@@ -8,6 +8,7 @@ use coldpress_formats::{FileFormat, ModelFile};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::HuggingFace;
+use crate::nested::Nested;
 use crate::spec::{LayerSpec, ModelSpec, RopeSpec};
 
 mod blocks;
@@ -21,10 +22,12 @@ mod granitemoe;
 mod hunyuan_moe;
 mod hy_v3;
 mod kv_types;
+mod latent;
 mod layer_kinds;
 mod lfm2_moe;
 mod llama;
 mod llama4;
+mod longcat_flash;
 mod mimo_v2_flash;
 mod minimax;
 mod minimax_m2;
@@ -53,6 +56,8 @@ struct Family {
 /// Every family that is computed.
 const FAMILIES: &[Family] = &[
     deepseek2::FAMILY,
+    deepseek2::WITH_INDEXER,
+    deepseek2::GLM_WITH_INDEXER,
     ernie4_5_moe::FAMILY,
     gemma3::FAMILY,
     glm4_moe::FAMILY,
@@ -64,6 +69,7 @@ const FAMILIES: &[Family] = &[
     lfm2_moe::FAMILY,
     llama::FAMILY,
     llama4::FAMILY,
+    longcat_flash::FAMILY,
     mimo_v2_flash::FAMILY,
     minimax::FAMILY,
     minimax_m2::FAMILY,
@@ -107,13 +113,16 @@ pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
         }
         FileFormat::HuggingFace => {
             let model_type = file.metadata().string("model_type")?;
-            let tables = FAMILIES
-                .iter()
-                .flat_map(|family| family.hugging_face.iter().map(move |table| (family, table)));
-            let found = tables.into_iter().find(|(_, table)| table.model_type == model_type);
-            let (family, table) =
-                found.ok_or_else(|| unknown(file, model_type, hugging_face_model_types()))?;
-            (family, SpecBuilder::hugging_face(file, table))
+            let inner = Nested::model_type(file.metadata());
+            match (hugging_face(model_type), inner.and_then(hugging_face)) {
+                (Some((family, table)), _) => (family, SpecBuilder::hugging_face(file, table)),
+                (None, Some((family, table))) => (family, SpecBuilder::nested(file, table)),
+                (None, None) => {
+                    let found =
+                        inner.map_or_else(|| model_type.to_owned(), |inner| format!("{model_type}, {inner}"));
+                    return Err(unknown(file, &found, hugging_face_model_types()));
+                }
+            }
         }
     };
     let Outline { frame, ropes, layers } = (family.describe)(&mut builder)?;
@@ -141,6 +150,13 @@ pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
         experts,
         row_tables,
     })
+}
+
+/// The family of a `model_type`.
+fn hugging_face(model_type: &str) -> Option<(&'static Family, &'static HuggingFace)> {
+    let tables =
+        FAMILIES.iter().flat_map(|family| family.hugging_face.iter().map(move |table| (family, table)));
+    tables.into_iter().find(|(_, table)| table.model_type == model_type)
 }
 
 fn unknown<'a>(file: &ModelFile, found: &str, supported: impl Iterator<Item = &'a str>) -> ModelError {

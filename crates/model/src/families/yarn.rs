@@ -1,7 +1,8 @@
-//! YaRN (Peng et al., arXiv 2309.00071) with the two scales of DeepSeek: frequencies of long waves are divided by the factor, and the
-//! logarithm of the factor stretches the rotated parts (`mscale` over `mscale_all_dim`) and all dot products (`mscale_all_dim`).
+//! YaRN (Peng et al., arXiv 2309.00071): long waves are stretched by a factor, short ones are kept, those in between are blended by
+//! their place among the frequencies, and sines and cosines get a factor of their own. DeepSeek has two more scales: the logarithm
+//! of the factor stretches the rotated parts (`mscale` over `mscale_all_dim`) and all dot products (`mscale_all_dim`).
 //!
-//! GGUF states one number for both scales (`yarn_log_multiplier`), so there the rotated parts keep their length.
+//! Reference: `modeling_rope_utils.py` of transformers. Keys of GGUF are those of llama.cpp, which always rounds the bounds.
 
 use std::f64::consts::TAU;
 
@@ -10,24 +11,46 @@ use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::spec::{FrequencyDivisors, RopePairing, RopeSpec};
 
-/// The usual bounds, in rotations over the original context.
+/// Rotations within the original context from which on a frequency is kept, and up to which it is stretched.
 const BETA_FAST: f32 = 32.0;
 const BETA_SLOW: f32 = 1.0;
 /// A logarithm of the factor counts this much per unit of a scale.
 const SCALE_UNIT: f64 = 0.1;
 
-/// The rotary embedding of `dimensions` elements, and the factor on all dot products.
+/// Keys of config.json beside the usual ones, for all who use YaRN.
+pub(super) const KEYS: [(&str, &str); 6] = [
+    ("rope.scaling.yarn_beta_fast", "rope_scaling.beta_fast"),
+    ("rope.scaling.yarn_beta_fast", "rope_parameters.beta_fast"),
+    ("rope.scaling.yarn_beta_slow", "rope_scaling.beta_slow"),
+    ("rope.scaling.yarn_beta_slow", "rope_parameters.beta_slow"),
+    ("rope.scaling.truncate", "rope_scaling.truncate"),
+    ("rope.scaling.truncate", "rope_parameters.truncate"),
+];
+
+/// What the logarithm of the factor scales.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scales {
+    /// Sines and cosines.
+    Usual,
+    /// As latent attention has it. GGUF states one number for both of its scales (`yarn_log_multiplier`), so there the rotated parts
+    /// keep their length.
+    Latent,
+}
+
+/// The rotary embedding of heads of `head_dim` elements, with YaRN where the file asks for it, and the factor on all dot products.
 pub(super) fn rope(
     builder: &mut SpecBuilder<'_>,
     pairing: RopePairing,
-    dimensions: usize,
+    head_dim: usize,
+    scales: Scales,
 ) -> Result<(RopeSpec, f64), ModelError> {
     if builder.text("rope.scaling.type")? != Some("yarn") {
-        return Ok((rope::rope(builder, pairing, dimensions)?, 1.0));
+        return Ok((rope::rope(builder, pairing, head_dim)?, 1.0));
     }
+    let dimensions = rope::dimensions(builder, head_dim)?;
     let base = rope::base(builder)?;
     let factor = f64::from(builder.positive("rope.scaling.factor")?);
-    let (magnitude, dot_factor) = scales(builder, factor)?;
+    let (magnitude, dot_factor) = factors(builder, factor, scales)?;
     let divisors = FrequencyDivisors::Values(divisors(builder, base, dimensions, factor)?);
     let rope =
         RopeSpec { pairing, dimensions, base, linear_factor: 1.0, divisors, magnitude: magnitude as f32 };
@@ -35,13 +58,16 @@ pub(super) fn rope(
 }
 
 /// Factors on sines and cosines, and on dot products.
-fn scales(builder: &SpecBuilder<'_>, factor: f64) -> Result<(f64, f64), ModelError> {
+fn factors(builder: &SpecBuilder<'_>, factor: f64, scales: Scales) -> Result<(f64, f64), ModelError> {
     let scale = |unit: f64| if factor <= 1.0 { 1.0 } else { unit * factor.ln() + 1.0 };
     let stated = builder.optional_float("rope.scaling.attn_factor")?.map(f64::from);
     if builder.by_source(true, false) {
         if stated.is_some_and(|stated| stated != 1.0) {
             let key = builder.key("rope.scaling.attn_factor")?;
-            return Err(builder.unsupported(format!("{key} other than 1 for latent attention")));
+            return Err(builder.unsupported(format!("{key} other than 1 with YaRN")));
+        }
+        if scales == Scales::Usual {
+            return Ok((scale(SCALE_UNIT), 1.0));
         }
         let all = scale(f64::from(builder.positive("rope.scaling.yarn_log_multiplier")?));
         return Ok((1.0, all * all));
@@ -56,8 +82,8 @@ fn scales(builder: &SpecBuilder<'_>, factor: f64) -> Result<(f64, f64), ModelErr
     Ok((stated.unwrap_or(usual), dots * dots))
 }
 
-/// Waves with more rotations over the original context than the fast bound are kept, those with fewer than the slow one stretched,
-/// and between them it goes linearly by pair (`modeling_rope_utils.py` of transformers).
+/// What the frequency of each pair is divided by. Waves with more rotations over the original context than the fast bound are
+/// kept, those with fewer than the slow one stretched, and between them it goes linearly by pair.
 fn divisors(
     builder: &SpecBuilder<'_>,
     base: f32,

@@ -14,15 +14,22 @@ use super::*;
 
 /// Numbers of a row in each layer: one block of the types that store blocks, and two.
 const ROWS: [usize; 2] = [32, 64];
+/// Numbers of the index keys of the second layer: no whole block. The first layer has none.
+const INDEX: usize = 24;
 /// Numbers of a row that are compared.
 const COMPARED: [usize; 4] = [0, 1, 17, 31];
 const PAGES: usize = 24;
 const CONTEXT: usize = 400;
 
 fn pool(kv_type: KvType, pages: usize) -> KvPool {
+    let [first, second] = ROWS.map(CacheRow::from);
+    pool_of([first, second.with_index(INDEX)], kv_type, pages)
+}
+
+fn pool_of<R: Into<CacheRow>>(rows: [R; 2], kv_type: KvType, pages: usize) -> KvPool {
     let ledger = Ledger::new(Bytes::from_mib(16));
     let states = StatePool::new(&ledger, std::iter::empty(), 0).expect("no states");
-    KvPool::with_rows(&ledger, ROWS.into_iter(), kv_type, pages, states).expect("there is room")
+    KvPool::with_rows(&ledger, rows.into_iter(), kv_type, pages, states).expect("there is room")
 }
 
 /// A sequence, and the stamp of each of its positions.
@@ -31,7 +38,7 @@ struct Known {
     stamps: Vec<u32>,
 }
 
-/// What is written for a stamp: number `index` of the keys (0) or values (1) of a layer. Whole numbers that every type stores exactly,
+/// What is written for a stamp: number `index` of the keys (0), values (1) or index keys (2) of a layer. Whole numbers that every type stores exactly,
 /// because the first one of a block makes its scale 1.
 fn element(kv_type: KvType, stamp: u32, layer: usize, part: usize, index: usize) -> f32 {
     let mixed = stamp as usize * 31 + layer * 7 + part * 3 + index;
@@ -53,6 +60,22 @@ fn write(pool: &mut KvPool, team: &Team<'_>, sequence: &Sequence, stamps: &[u32]
         };
         let (keys, values) = (rows(0), rows(1));
         pool.write(team, Kernels::detect(), layer, sequence, sequence.len(), &keys, &values);
+    }
+    let kv_type = pool.kv_type();
+    let row = |&stamp| (0..INDEX).map(move |index| element(kv_type, stamp, 1, 2, index));
+    let index: Vec<f32> = stamps.iter().flat_map(row).collect();
+    pool.write_index(team, Kernels::detect(), 1, sequence, sequence.len(), &index);
+}
+
+/// Number `index` of the index key of a position.
+fn read_index(pool: &KvPool, sequence: &Sequence, position: usize, index: usize) -> f32 {
+    let rows = pool.index_rows(1, sequence);
+    let page = rows.pages[position / PAGE_POSITIONS] as usize * rows.page_elements;
+    let at = page + rows.keys_offset + position % PAGE_POSITIONS * INDEX + index;
+    match rows.pool {
+        KvElements::F16(elements) => elements[at].to_f32(),
+        KvElements::F32(elements) => elements[at],
+        _ => panic!("index keys are floats"),
     }
 }
 
@@ -97,6 +120,11 @@ impl World {
                         let expected = element(self.pool.kv_type(), stamp, layer, part, index);
                         assert_eq!(found, expected, "position {position} of {:?}", self.pool.kv_type());
                     }
+                }
+                for index in [0, INDEX - 1] {
+                    let found = read_index(&self.pool, sequence, position, index);
+                    let expected = element(self.pool.kv_type(), stamp, 1, 2, index);
+                    assert_eq!(found, expected, "index of position {position}");
                 }
             }
         }
@@ -221,6 +249,19 @@ fn pages_of_others_are_never_written_and_all_are_counted() {
 }
 
 #[test]
+fn a_page_takes_what_its_positions_are_planned_to_take() {
+    let [first, second] = ROWS.map(CacheRow::from);
+    for (_, kv_type) in KvType::ALL {
+        let position = kv_type.position_bytes(first) + kv_type.position_bytes(second.with_index(INDEX));
+        let pool = pool(kv_type, 3);
+        assert_eq!(pool.page_bytes(), PAGE_POSITIONS * position, "{}", kv_type.name());
+        assert!(
+            kv_type.position_bytes(second.with_index(INDEX)) >= kv_type.position_bytes(second) + 2 * INDEX
+        );
+    }
+}
+
+#[test]
 fn a_shared_last_page_is_copied_before_it_is_appended_to() {
     let mut pool = pool(KvType::F32, 4);
     let mut first = Sequence::new(CONTEXT);
@@ -266,7 +307,7 @@ fn quantised_rows_depend_on_themselves_alone() {
         let rows = ROWS.map(|row| [noise(row), noise(row)]);
         // All rows at once, and one after the other in a page that held something else before.
         let pages = [positions, 1].map(|chunk| {
-            let mut pool = pool(kv_type, 4);
+            let mut pool = pool_of(ROWS, kv_type, 4);
             let mut sequence = Sequence::new(CONTEXT);
             pool.extend(&mut sequence, positions).expect("free");
             for &page in sequence.pages() {
