@@ -213,9 +213,11 @@ impl PlanInput {
     fn rows_beyond_minimum(&self, room: Bytes) -> Bytes {
         let page = self.page_bytes.max(1);
         let most = self.row_cache.maximum.saturating_sub(self.row_cache.minimum);
-        let share = room.saturating_sub(self.slots_at(self.slots_minimum())).0 / ROW_CACHE_SHARE;
-        let left = room.saturating_sub(self.slots_at(self.slots_maximum()));
-        Bytes(most.0.min(share.max(left.0)) / page * page)
+        let extra = match room.checked_sub(self.slots_at(self.slots_maximum())) {
+            Some(left) => left.0,
+            None => room.saturating_sub(self.slots_at(self.slots_minimum())).0 / ROW_CACHE_SHARE,
+        };
+        Bytes(most.0.min(extra) / page * page)
     }
 
     /// Contexts to try, longest first: the one given, then powers of two down to the minimum if nobody asked for it.
