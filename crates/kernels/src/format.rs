@@ -33,6 +33,34 @@ pub enum WeightFormat {
     Q6K,
     /// 32 codes of four bits (e2m1) and one power of two (e8m0): MXFP4 of the OCP microscaling formats.
     Mxfp4,
+    /// 256 two-bit values in 16 sub-blocks, each with a four-bit scale and a four-bit minimum.
+    Q2K,
+    /// 256 three-bit values with offset 4 in 16 sub-blocks, each with a six-bit scale with offset 32.
+    Q3K,
+    /// 256 columns as 32 points of a ternary grid, shifted by an eighth; a three-bit scale and the shift's sign per 32.
+    Iq1S,
+    /// As IQ1_S, with scales of 16 columns and signs of 8.
+    Iq1M,
+    /// 256 columns as 32 of 256 points of a grid and their signs, a four-bit scale per 32 columns.
+    Iq2Xxs,
+    /// 256 columns as 32 of 512 points of a grid and their signs, a four-bit scale per 16 columns.
+    Iq2Xs,
+    /// 256 columns as 32 of 1024 points of a grid and their signs, a four-bit scale per 16 columns.
+    Iq2S,
+    /// 256 columns as 64 of 256 points of a grid and their signs, a four-bit scale per 32 columns.
+    Iq3Xxs,
+    /// 256 columns as 64 of 512 points of a grid and their signs, a four-bit scale per 32 columns.
+    Iq3S,
+    /// 32 nibbles that stand for values of a table, and one f16 scale.
+    Iq4Nl,
+    /// 256 nibbles that stand for values of a table, with a six-bit scale per 32.
+    Iq4Xs,
+    /// 256 ternary values, five in a byte, and one f16 scale.
+    Tq1_0,
+    /// 256 ternary values of two bits, and one f16 scale.
+    Tq2_0,
+    /// 64 codes of four bits (e2m1) with a float of eight bits (e4m3) per 16.
+    Nvfp4,
 }
 
 struct Row {
@@ -46,7 +74,7 @@ const fn row(name: &'static str, block_elements: usize, block_bytes: usize) -> R
 }
 
 /// In the order of the enum.
-const TABLE: [Row; 12] = [
+const TABLE: [Row; 26] = [
     row("F32", 1, 4),
     row("F16", 1, 2),
     row("BF16", 1, 2),
@@ -59,11 +87,25 @@ const TABLE: [Row; 12] = [
     row("Q5_K", 256, 176),
     row("Q6_K", 256, 210),
     row("MXFP4", 32, 17),
+    row("Q2_K", 256, 84),
+    row("Q3_K", 256, 110),
+    row("IQ1_S", 256, 50),
+    row("IQ1_M", 256, 56),
+    row("IQ2_XXS", 256, 66),
+    row("IQ2_XS", 256, 74),
+    row("IQ2_S", 256, 82),
+    row("IQ3_XXS", 256, 98),
+    row("IQ3_S", 256, 110),
+    row("IQ4_NL", 32, 18),
+    row("IQ4_XS", 256, 136),
+    row("TQ1_0", 256, 54),
+    row("TQ2_0", 256, 66),
+    row("NVFP4", 64, 36),
 ];
 
 impl WeightFormat {
     /// Every format, in the order of the enum.
-    pub const ALL: [WeightFormat; 12] = [
+    pub const ALL: [WeightFormat; 26] = [
         WeightFormat::F32,
         WeightFormat::F16,
         WeightFormat::BF16,
@@ -76,6 +118,20 @@ impl WeightFormat {
         WeightFormat::Q5K,
         WeightFormat::Q6K,
         WeightFormat::Mxfp4,
+        WeightFormat::Q2K,
+        WeightFormat::Q3K,
+        WeightFormat::Iq1S,
+        WeightFormat::Iq1M,
+        WeightFormat::Iq2Xxs,
+        WeightFormat::Iq2Xs,
+        WeightFormat::Iq2S,
+        WeightFormat::Iq3Xxs,
+        WeightFormat::Iq3S,
+        WeightFormat::Iq4Nl,
+        WeightFormat::Iq4Xs,
+        WeightFormat::Tq1_0,
+        WeightFormat::Tq2_0,
+        WeightFormat::Nvfp4,
     ];
 
     /// The name used by ggml, for example `Q4_K`.

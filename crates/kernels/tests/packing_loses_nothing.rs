@@ -67,6 +67,20 @@ fn packed_sizes_are_those_of_the_layout_description() {
             2 * 32 + 2 * 128 + 8 * 320,
             16 * 210,
             plain(17),
+            16 * 84,
+            16 * 110,
+            16 * 50,
+            16 * 56,
+            16 * 66,
+            16 * 74,
+            16 * 82,
+            16 * 98,
+            16 * 110,
+            plain(18),
+            16 * 136,
+            16 * 54,
+            16 * 66,
+            16 * 4 * 36,
         ]
     );
     assert_eq!(packed_bytes(WeightFormat::Q4_0, 17, 64), 2 * packed_group_bytes(WeightFormat::Q4_0, 64));

@@ -28,13 +28,14 @@ fn reference(weights: &[f32], minimums: &[f32], activations: &[f64]) -> (f64, f6
 /// The minimums of a row: its values when all quants are zero; zeros for formats without a minimum.
 fn row_minimums(format: WeightFormat, source: &[u8], columns: usize) -> Vec<f32> {
     let mut minimums = vec![0.0; columns];
-    let quants_at = match format {
-        WeightFormat::Q4_1 | WeightFormat::Q5_1 => 4,
-        WeightFormat::Q4K | WeightFormat::Q5K => 16,
+    let quants = match format {
+        WeightFormat::Q4_1 | WeightFormat::Q5_1 => 4..format.block_bytes(),
+        WeightFormat::Q4K | WeightFormat::Q5K => 16..format.block_bytes(),
+        WeightFormat::Q2K => 16..80,
         _ => return minimums,
     };
     let mut source = source.to_vec();
-    source.chunks_exact_mut(format.block_bytes()).for_each(|block| block[quants_at..].fill(0));
+    source.chunks_exact_mut(format.block_bytes()).for_each(|block| block[quants.clone()].fill(0));
     dequantize(format, &source, &mut minimums);
     minimums
 }

@@ -6,40 +6,56 @@
 
 mod endian;
 mod float;
+mod grids;
+mod iq1;
+mod iq2;
+mod iq3;
+mod iq4;
 mod k_scales;
 mod mxfp4;
+mod nvfp4;
+mod q2_k;
+mod q3_k;
 mod q4;
 mod q4_k;
 mod q5;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod ternary;
 
 use crate::{KernelError, WeightFormat};
 
-pub use endian::to_little_endian;
+pub use endian::{has_big_endian_form, to_little_endian};
 pub(crate) use float::{f16_to_f32, float_at};
+pub(crate) use iq1::{SHIFTED_OFFSET, shifted};
+pub(crate) use iq4::IQ4_VALUES;
 pub(crate) use mxfp4::{CODE_OFFSET, CODES, Mxfp4, scale_of_exponent};
+pub(crate) use nvfp4::{FLOAT8_FACTOR, Nvfp4, scale_of_float8};
+pub(crate) use ternary::POWERS_OF_THREE;
+pub(crate) use {grids::IQ2_S, grids::IQ2_XS, grids::IQ2_XXS, grids::IQ3_S, grids::IQ3_XXS};
+pub(crate) use {iq1::Iq1M, iq1::Iq1S, iq2::Iq2S, iq2::Iq2Xs, iq2::Iq2Xxs, iq3::Iq3S, iq3::Iq3Xxs};
+pub(crate) use {iq4::Iq4Nl, iq4::Iq4Xs, q2_k::Q2K, q3_k::Q3K, ternary::Tq1_0, ternary::Tq2_0};
 pub(crate) use {q4::Q4_0, q4::Q4_1, q4_k::Q4K, q5::Q5_0, q5::Q5_1, q5_k::Q5K, q6_k::Q6K, q8_0::Q8_0};
 
 /// Columns that share one int8 activation scale, and the unit in which kernels walk along a row.
 pub const STEP_COLUMNS: usize = 32;
 
-/// Columns of a super-block (Q4_K, Q5_K, Q6_K): the most that any block holds.
+/// Columns of a super-block (Q4_K, IQ2_XXS and others): the most that any block holds.
 pub(crate) const SUPER_BLOCK_COLUMNS: usize = 256;
 
 /// The content of one block of any quantised format. Fields that a format does not have keep their last value.
 pub(crate) struct BlockFields {
-    /// Bits of the f16 scale; the exponent of MXFP4.
+    /// Bits of the f16 scale; the exponent of MXFP4; not used by NVFP4.
     pub scale: u16,
     /// Bits of the f16 minimum.
     pub minimum: u16,
-    /// Sub-block scales: 8 unsigned six-bit values (Q4_K, Q5_K) or 16 signed bytes (Q6_K).
+    /// Integer factors of sub-blocks, as signed bytes: 8 (Q4_K, Q5_K, IQ4_XS) or 16, of 16 columns each. NVFP4 keeps its bytes.
     pub sub_scales: [u8; 16],
-    /// Sub-block minimums: 8 unsigned six-bit values (Q4_K, Q5_K).
-    pub sub_minimums: [u8; 8],
-    /// One stored value per column, in column order, before any offset is taken off; Q8_0 keeps its signed bytes, MXFP4 its
-    /// codes.
+    /// Sub-block minimums: 8 unsigned six-bit values (Q4_K, Q5_K) or 16 unsigned four-bit values (Q2_K).
+    pub sub_minimums: [u8; 16],
+    /// One stored value per column, in column order, before any offset is taken off. Q8_0 and the grids of IQ2 and IQ3 have
+    /// signed bytes; MXFP4, NVFP4 and IQ4 keep their codes.
     pub quants: [u8; SUPER_BLOCK_COLUMNS],
 }
 
@@ -49,7 +65,7 @@ impl BlockFields {
             scale: 0,
             minimum: 0,
             sub_scales: [0; 16],
-            sub_minimums: [0; 8],
+            sub_minimums: [0; 16],
             quants: [0; SUPER_BLOCK_COLUMNS],
         }
     }
@@ -60,6 +76,31 @@ impl BlockFields {
 
     pub fn minimum_f32(&self) -> f32 {
         f16_to_f32(self.minimum)
+    }
+
+    /// Stores entry `entry` of a grid, eight columns.
+    fn put_eight(&mut self, entry: usize, columns: u64) {
+        self.quants[8 * entry..][..8].copy_from_slice(&columns.to_le_bytes());
+    }
+
+    /// Negates the columns of entry `entry` whose bit of `signs` is set.
+    fn negate_eight(&mut self, entry: usize, signs: u8) {
+        for (column, quant) in self.quants[8 * entry..][..8].iter_mut().enumerate() {
+            if signs >> column & 1 == 1 {
+                *quant = quant.wrapping_neg();
+            }
+        }
+    }
+
+    /// The value rule of 256 signed quants with 16 sub-scales: `(multiplier * scale * sub_scale) * (q - offset)`.
+    fn dequantize_sub_blocks(&self, multiplier: f32, offset: i16, out: &mut [f32]) {
+        let sub_blocks = out.chunks_exact_mut(16).zip(self.quants.chunks_exact(16));
+        for ((values, quants), sub_scale) in sub_blocks.zip(self.sub_scales) {
+            let scale = multiplier * self.scale_f32() * f32::from(sub_scale.cast_signed());
+            for (value, quant) in values.iter_mut().zip(quants) {
+                *value = scale * f32::from(i16::from(quant.cast_signed()) - offset);
+            }
+        }
     }
 }
 
@@ -118,6 +159,62 @@ macro_rules! with_quantized_format {
                 type $marker = $crate::blocks::Mxfp4;
                 $quantized
             }
+            $crate::WeightFormat::Q2K => {
+                type $marker = $crate::blocks::Q2K;
+                $quantized
+            }
+            $crate::WeightFormat::Q3K => {
+                type $marker = $crate::blocks::Q3K;
+                $quantized
+            }
+            $crate::WeightFormat::Iq1S => {
+                type $marker = $crate::blocks::Iq1S;
+                $quantized
+            }
+            $crate::WeightFormat::Iq1M => {
+                type $marker = $crate::blocks::Iq1M;
+                $quantized
+            }
+            $crate::WeightFormat::Iq2Xxs => {
+                type $marker = $crate::blocks::Iq2Xxs;
+                $quantized
+            }
+            $crate::WeightFormat::Iq2Xs => {
+                type $marker = $crate::blocks::Iq2Xs;
+                $quantized
+            }
+            $crate::WeightFormat::Iq2S => {
+                type $marker = $crate::blocks::Iq2S;
+                $quantized
+            }
+            $crate::WeightFormat::Iq3Xxs => {
+                type $marker = $crate::blocks::Iq3Xxs;
+                $quantized
+            }
+            $crate::WeightFormat::Iq3S => {
+                type $marker = $crate::blocks::Iq3S;
+                $quantized
+            }
+            $crate::WeightFormat::Iq4Nl => {
+                type $marker = $crate::blocks::Iq4Nl;
+                $quantized
+            }
+            $crate::WeightFormat::Iq4Xs => {
+                type $marker = $crate::blocks::Iq4Xs;
+                $quantized
+            }
+            $crate::WeightFormat::Tq1_0 => {
+                type $marker = $crate::blocks::Tq1_0;
+                $quantized
+            }
+            $crate::WeightFormat::Tq2_0 => {
+                type $marker = $crate::blocks::Tq2_0;
+                $quantized
+            }
+            $crate::WeightFormat::Nvfp4 => {
+                type $marker = $crate::blocks::Nvfp4;
+                $quantized
+            }
         }
     };
 }
@@ -160,7 +257,7 @@ fn dequantize_blocks<F: QuantizedFormat>(bytes: &[u8], out: &mut [f32]) {
 /// `gguf.quants.quantize` for finite values whose scale has a finite inverse.
 ///
 /// # Errors
-/// [`KernelError::CannotQuantize`] for the formats with super-blocks.
+/// [`KernelError::CannotQuantize`] for the other formats.
 ///
 /// # Panics
 /// When the lengths do not belong together.
@@ -184,9 +281,7 @@ pub fn quantize(format: WeightFormat, values: &[f32], out: &mut [u8]) -> Result<
         WeightFormat::Q5_0 => q5::quantize_block_q5_0,
         WeightFormat::Q5_1 => q5::quantize_block_q5_1,
         WeightFormat::Mxfp4 => mxfp4::quantize_block,
-        WeightFormat::Q4K | WeightFormat::Q5K | WeightFormat::Q6K => {
-            return Err(KernelError::CannotQuantize { format });
-        }
+        _ => return Err(KernelError::CannotQuantize { format }),
     };
     let (blocks, _) = values.as_chunks::<STEP_COLUMNS>();
     for (block, bytes) in blocks.iter().zip(out.chunks_exact_mut(format.block_bytes())) {
@@ -198,6 +293,11 @@ pub fn quantize(format: WeightFormat, values: &[f32], out: &mut [u8]) -> Result<
 /// Little-endian u16 at a byte offset.
 fn u16_at(bytes: &[u8], offset: usize) -> u16 {
     u16::from_le_bytes([bytes[offset], bytes[offset + 1]])
+}
+
+/// Little-endian u32 at a byte offset.
+fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    u32::from(u16_at(bytes, offset)) | u32::from(u16_at(bytes, offset + 2)) << 16
 }
 
 /// The scale that maps the largest magnitude of a block to `-divisor`, its inverse (0 for a zero block).

@@ -34,7 +34,7 @@ impl QuantizedFormat for Mxfp4 {
 }
 
 /// Twice the value of a code.
-fn doubled(code: u8) -> i16 {
+pub(super) fn doubled(code: u8) -> i16 {
     i16::from(CODES[usize::from(code)]) - CODE_OFFSET
 }
 

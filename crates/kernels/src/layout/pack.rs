@@ -1,5 +1,6 @@
 //! Source rows to packed groups.
 
+use super::coded::{Packing, carry, write_six_bits};
 use super::{
     GROUP_ROWS, MinimumStorage, PackedBlock, QuantStorage, STEP_GROUPS, ScaleStorage, VECTOR_BYTES,
     packed_block, packed_bytes, packed_group_bytes,
@@ -104,7 +105,7 @@ pub fn pack_group_from(
 }
 
 /// Bytes of the largest source block, that of Q6_K.
-const SOURCE_BLOCK_BYTES_MAX: usize = 210;
+pub(super) const SOURCE_BLOCK_BYTES_MAX: usize = 210;
 
 fn interleave_elements<const BYTES: usize>(row_bytes: usize, source_rows: &[u8], out: &mut [u8]) {
     for (lane, row) in source_rows.chunks_exact(row_bytes).enumerate() {
@@ -132,6 +133,8 @@ fn pack_block<F: QuantizedFormat>(lane: usize, source: &[u8], fields: &mut Block
     let packed = const { packed_block(F::FORMAT) };
     if const { F::NIBBLES_IN_STEP_ORDER } {
         copy_lane(&packed, lane, source, block);
+    } else if packed.quants.is_coded() {
+        carry(&packed, &mut Packing { source, lane, block });
     } else {
         F::read(source, fields);
         write_lane(&packed, lane, fields, block);
@@ -165,7 +168,7 @@ fn copy_lane(packed: &PackedBlock, lane: usize, source: &[u8], block: &mut [u8])
 }
 
 /// Bit `4 g + c` of 32 goes to bit `g` of byte `c`.
-fn fifth_bit_plane(bits: u32) -> u32 {
+pub(super) fn fifth_bit_plane(bits: u32) -> u32 {
     // The product puts a copy of the four bits of a column group at each byte; the mask leaves one bit of each.
     (0..STEP_GROUPS)
         .fold(0, |plane, group| plane | (((bits >> (4 * group) & 0xf) * 0x0020_4081) & 0x0101_0101) << group)
@@ -175,21 +178,15 @@ fn fifth_bit_plane(bits: u32) -> u32 {
 fn write_lane(packed: &PackedBlock, lane: usize, fields: &BlockFields, block: &mut [u8]) {
     match packed.scales {
         ScaleStorage::Exponent => block[lane] = fields.scale as u8,
+        ScaleStorage::HalfStepFloat => {}
         _ => block[2 * lane..][..2].copy_from_slice(&fields.scale.to_le_bytes()),
     }
     if packed.minimums != MinimumStorage::Absent {
         block[packed.minimums_at + 2 * lane..][..2].copy_from_slice(&fields.minimum.to_le_bytes());
     }
-    let sub_scales = match packed.scales {
-        ScaleStorage::OneF16 | ScaleStorage::Exponent => 0,
-        ScaleStorage::SubScale => 8,
-        ScaleStorage::HalfStepSubScale => 16,
-    };
-    for (index, &sub_scale) in fields.sub_scales[..sub_scales].iter().enumerate() {
-        block[packed.sub_scales_at + index * GROUP_ROWS + lane] = sub_scale;
-    }
+    write_sub_scales(packed, lane, fields, &mut block[packed.sub_scales_at..]);
     if packed.minimums == MinimumStorage::SubtractedOfSuperBlock {
-        for (index, &sub_minimum) in fields.sub_minimums.iter().enumerate() {
+        for (index, &sub_minimum) in fields.sub_minimums[..8].iter().enumerate() {
             block[packed.sub_minimums_at + index * GROUP_ROWS + lane] = sub_minimum;
         }
     }
@@ -197,6 +194,29 @@ fn write_lane(packed: &PackedBlock, lane: usize, fields: &BlockFields, block: &m
     let steps = block[packed.steps_at..].chunks_exact_mut(packed.step_bytes);
     for (step, quants) in steps.zip(quants) {
         write_step_lane(packed.quants, lane, quants, step);
+    }
+}
+
+#[inline(always)] // as `write_lane`
+fn write_sub_scales(packed: &PackedBlock, lane: usize, fields: &BlockFields, planes: &mut [u8]) {
+    let with_offset = |index: usize| fields.sub_scales[index].wrapping_add(32);
+    match packed.scales {
+        ScaleStorage::SixBits => write_six_bits::<8>(&std::array::from_fn(with_offset), planes, lane),
+        ScaleStorage::HalfStepSixBits => {
+            write_six_bits::<16>(&std::array::from_fn(with_offset), planes, lane)
+        }
+        ScaleStorage::HalfStepNibble => {
+            for index in 0..16 {
+                planes[index * GROUP_ROWS + lane] =
+                    fields.sub_scales[index] | fields.sub_minimums[index] << 4;
+            }
+        }
+        _ => {
+            let count = packed.scales.sub_scale_bytes();
+            for (index, &sub_scale) in fields.sub_scales[..count].iter().enumerate() {
+                planes[index * GROUP_ROWS + lane] = sub_scale;
+            }
+        }
     }
 }
 
@@ -214,23 +234,29 @@ fn write_step_lane(storage: QuantStorage, lane: usize, quants: &[u8; STEP_COLUMN
         }
         return;
     }
+    let bit_pairs = |plane: usize, from: u32| {
+        (0..4).fold(0, |bits, pair| bits | (word(plane * 4 + pair) >> from & 0x0303_0303) << (2 * pair))
+    };
+    let bits = |from: u32| {
+        (0..STEP_GROUPS).fold(0, |plane, group| plane | (word(group) >> from & 0x0101_0101) << group)
+    };
+    if let QuantStorage::BitPairs | QuantStorage::BitPairsAndThirdBit = storage {
+        put(0, bit_pairs(0, 0));
+        put(1, bit_pairs(1, 0));
+        if storage == QuantStorage::BitPairsAndThirdBit {
+            put(2, bits(2));
+        }
+        return;
+    }
     for vector in 0..4 {
         put(vector, (word(vector) & 0x0f0f_0f0f) | (word(vector + 4) & 0x0f0f_0f0f) << 4);
     }
     match storage {
-        QuantStorage::Bytes | QuantStorage::Nibbles | QuantStorage::Codes => {}
-        QuantStorage::NibblesAndFifthBit => {
-            put(
-                4,
-                (0..STEP_GROUPS).fold(0, |plane, group| plane | (word(group) >> 4 & 0x0101_0101) << group),
-            );
-        }
+        QuantStorage::NibblesAndFifthBit => put(4, bits(4)),
         QuantStorage::NibblesAndBitPairs => {
-            for plane in 0..2 {
-                let pairs = (0..4)
-                    .fold(0, |bits, pair| bits | (word(plane * 4 + pair) >> 4 & 0x0303_0303) << (2 * pair));
-                put(4 + plane, pairs);
-            }
+            put(4, bit_pairs(0, 4));
+            put(5, bit_pairs(1, 4));
         }
+        _ => {}
     }
 }

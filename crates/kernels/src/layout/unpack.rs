@@ -1,5 +1,7 @@
 //! Packed groups back to fields and f32 values: the inverse of `pack.rs`, and the scalar kernels' view of a block.
 
+use super::coded::{Unpacking, carry, read_six_bits};
+use super::pack::SOURCE_BLOCK_BYTES_MAX;
 use super::{
     GROUP_ROWS, MatrixRef, MinimumStorage, PackedBlock, QuantStorage, ScaleStorage, VECTOR_BYTES,
     packed_block,
@@ -28,32 +30,38 @@ fn unpack_lane<F: QuantizedFormat>(group: &[u8], lane: usize, out: &mut [f32]) {
     let mut fields = BlockFields::zero();
     let values = out.chunks_exact_mut(F::FORMAT.block_elements());
     for (block, values) in group.chunks_exact(packed.bytes).zip(values) {
-        read_lane(&packed, lane, block, &mut fields);
+        read_lane::<F>(&packed, lane, block, &mut fields);
         F::dequantize(&fields, values);
     }
 }
 
-/// The fields of one row of a packed block.
+/// The fields of one row of a packed block of `F`, which `packed` describes.
 #[inline(always)] // so that the layout of the format is known at compile time
-pub(crate) fn read_lane(packed: &PackedBlock, lane: usize, block: &[u8], fields: &mut BlockFields) {
+pub(crate) fn read_lane<F: QuantizedFormat>(
+    packed: &PackedBlock,
+    lane: usize,
+    block: &[u8],
+    fields: &mut BlockFields,
+) {
+    if packed.quants.is_coded() {
+        let mut memory = [0; SOURCE_BLOCK_BYTES_MAX];
+        let source = &mut memory[..F::FORMAT.block_bytes()];
+        carry(packed, &mut Unpacking { source, lane, block });
+        F::read(source, fields);
+        return;
+    }
     let half_at = |offset: usize| u16::from_le_bytes([block[offset], block[offset + 1]]);
     fields.scale = match packed.scales {
         ScaleStorage::Exponent => u16::from(block[lane]),
+        ScaleStorage::HalfStepFloat => 0,
         _ => half_at(2 * lane),
     };
     if packed.minimums != MinimumStorage::Absent {
         fields.minimum = half_at(packed.minimums_at + 2 * lane);
     }
-    let sub_scales = match packed.scales {
-        ScaleStorage::OneF16 | ScaleStorage::Exponent => 0,
-        ScaleStorage::SubScale => 8,
-        ScaleStorage::HalfStepSubScale => 16,
-    };
-    for (index, sub_scale) in fields.sub_scales[..sub_scales].iter_mut().enumerate() {
-        *sub_scale = block[packed.sub_scales_at + index * GROUP_ROWS + lane];
-    }
+    read_sub_scales(packed, lane, &block[packed.sub_scales_at..], fields);
     if packed.minimums == MinimumStorage::SubtractedOfSuperBlock {
-        for (index, sub_minimum) in fields.sub_minimums.iter_mut().enumerate() {
+        for (index, sub_minimum) in fields.sub_minimums[..8].iter_mut().enumerate() {
             *sub_minimum = block[packed.sub_minimums_at + index * GROUP_ROWS + lane];
         }
     }
@@ -61,6 +69,32 @@ pub(crate) fn read_lane(packed: &PackedBlock, lane: usize, block: &[u8], fields:
     let steps = block[packed.steps_at..].chunks_exact(packed.step_bytes);
     for (step, quants) in steps.zip(quants) {
         read_step_lane(packed.quants, lane, step, quants);
+    }
+}
+
+#[inline(always)] // as `read_lane`
+fn read_sub_scales(packed: &PackedBlock, lane: usize, planes: &[u8], fields: &mut BlockFields) {
+    match packed.scales {
+        ScaleStorage::SixBits => {
+            let values = read_six_bits::<8>(planes, lane);
+            fields.sub_scales[..8].copy_from_slice(&values.map(|value| value.wrapping_sub(32)));
+        }
+        ScaleStorage::HalfStepSixBits => {
+            fields.sub_scales = read_six_bits::<16>(planes, lane).map(|value| value.wrapping_sub(32));
+        }
+        ScaleStorage::HalfStepNibble => {
+            for index in 0..16 {
+                let both = planes[index * GROUP_ROWS + lane];
+                fields.sub_scales[index] = both & 0x0f;
+                fields.sub_minimums[index] = both >> 4;
+            }
+        }
+        _ => {
+            let count = packed.scales.sub_scale_bytes();
+            for (index, sub_scale) in fields.sub_scales[..count].iter_mut().enumerate() {
+                *sub_scale = planes[index * GROUP_ROWS + lane];
+            }
+        }
     }
 }
 
@@ -73,13 +107,15 @@ fn read_step_lane(storage: QuantStorage, lane: usize, step: &[u8], quants: &mut 
     let (words, _) = quants.as_chunks_mut::<4>();
     for (group, columns) in words.iter_mut().enumerate() {
         let nibbles = || word(group % 4) >> (group / 4 * 4) & 0x0f0f_0f0f;
+        let pairs = |first: usize| word(first + group / 4) >> (group % 4 * 2) & 0x0303_0303;
+        let bit = |vector: usize| word(vector) >> group & 0x0101_0101;
         let bits = match storage {
             QuantStorage::Bytes => word(group),
-            QuantStorage::Nibbles | QuantStorage::Codes => nibbles(),
-            QuantStorage::NibblesAndFifthBit => nibbles() | (word(4) >> group & 0x0101_0101) << 4,
-            QuantStorage::NibblesAndBitPairs => {
-                nibbles() | (word(4 + group / 4) >> (group % 4 * 2) & 0x0303_0303) << 4
-            }
+            QuantStorage::BitPairs => pairs(0),
+            QuantStorage::BitPairsAndThirdBit => pairs(0) | bit(2) << 2,
+            QuantStorage::NibblesAndFifthBit => nibbles() | bit(4) << 4,
+            QuantStorage::NibblesAndBitPairs => nibbles() | pairs(4) << 4,
+            _ => nibbles(),
         };
         *columns = bits.to_le_bytes();
     }

@@ -23,12 +23,12 @@ use std::hint::black_box;
 
 use super::avx512::Avx512Rows;
 use super::driver::{Lanes, QuantizedTiles, Span, quantized_rows, rows_per_pass, run_quantized};
-use super::tile::{RowVectors, StepWeights, quants, scales};
+use super::step_scales::{half_minimums, half_scales, scales};
+use super::tile::{RowVectors, StepWeights, quant_pair};
 use crate::activations::{ActivationBlock, blocks_per_row};
 use crate::blocks::QuantizedFormat;
 use crate::layout::{
-    GROUP_ROWS, MinimumStorage, PackedBlock, QuantStorage, STEP_GROUPS, ScaleStorage, VECTOR_BYTES,
-    packed_block,
+    GROUP_ROWS, MinimumStorage, PackedBlock, QuantStorage, STEP_GROUPS, VECTOR_BYTES, packed_block,
 };
 
 /// Activation rows of a tile, when there are as many; otherwise half of them.
@@ -53,8 +53,10 @@ struct Chunk {
     scales: [Lanes; CHUNK_STEPS],
     /// With the sign they are added with; only formats with a minimum.
     minimums: [Lanes; CHUNK_STEPS],
-    /// Sub-scales of both half steps; only `HalfStepSubScale`.
+    /// Factors of both half steps; only formats with scales of half steps.
     half_scales: [[Lanes; 2]; CHUNK_STEPS],
+    /// Sub-minimums of both half steps; only `SubtractedOfHalfSteps`.
+    half_minimums: [[Lanes; 2]; CHUNK_STEPS],
 }
 
 impl Chunk {
@@ -64,6 +66,7 @@ impl Chunk {
         scales: [[0.0; GROUP_ROWS]; CHUNK_STEPS],
         minimums: [[0.0; GROUP_ROWS]; CHUNK_STEPS],
         half_scales: [[[0.0; GROUP_ROWS]; 2]; CHUNK_STEPS],
+        half_minimums: [[[0.0; GROUP_ROWS]; 2]; CHUNK_STEPS],
     };
 }
 
@@ -236,24 +239,31 @@ unsafe fn unpack<F: QuantizedFormat>(v: Avx512Rows, group: &[u8], first_step: us
             if packed.minimums != MinimumStorage::Absent {
                 v.store(minimum, &mut chunk.minimums[index], 0);
             }
-            if packed.scales == ScaleStorage::HalfStepSubScale {
-                let at = packed.sub_scales_at + 2 * weights.step * GROUP_ROWS;
-                for (half, factors) in chunk.half_scales[index].iter_mut().enumerate() {
-                    let sub_scale = v.load_signed_bytes(block, at + half * GROUP_ROWS);
-                    v.store(v.to_floats(sub_scale), factors, 0);
+            if packed.scales.is_per_half_step() {
+                for (factor, factors) in
+                    half_scales::<_, F>(v, weights).into_iter().zip(&mut chunk.half_scales[index])
+                {
+                    v.store(factor, factors, 0);
+                }
+            }
+            if packed.minimums == MinimumStorage::SubtractedOfHalfSteps {
+                let minimums = half_minimums::<_, F>(v, weights);
+                for (minimum, lanes) in minimums.into_iter().zip(&mut chunk.half_minimums[index]) {
+                    v.store(v.to_floats(minimum), lanes, 0);
                 }
             }
             if packed.quants != QuantStorage::Bytes {
-                let vectors = &mut chunk.quants[index];
-                let offset = packed.quant_offset as i8;
-                v.store_signed(quants::<_, F, 0, 0>(v, weights), offset, &mut vectors[0]);
-                v.store_signed(quants::<_, F, 0, 1>(v, weights), offset, &mut vectors[1]);
-                v.store_signed(quants::<_, F, 0, 2>(v, weights), offset, &mut vectors[2]);
-                v.store_signed(quants::<_, F, 0, 3>(v, weights), offset, &mut vectors[3]);
-                v.store_signed(quants::<_, F, 1, 0>(v, weights), offset, &mut vectors[4]);
-                v.store_signed(quants::<_, F, 1, 1>(v, weights), offset, &mut vectors[5]);
-                v.store_signed(quants::<_, F, 1, 2>(v, weights), offset, &mut vectors[6]);
-                v.store_signed(quants::<_, F, 1, 3>(v, weights), offset, &mut vectors[7]);
+                // Signed values come with 128 added.
+                let offset = if packed.quants.is_signed() { i8::MIN } else { packed.quant_offset as i8 };
+                let pairs = [
+                    quant_pair::<_, F, 0, 0>(v, weights),
+                    quant_pair::<_, F, 0, 1>(v, weights),
+                    quant_pair::<_, F, 1, 0>(v, weights),
+                    quant_pair::<_, F, 1, 1>(v, weights),
+                ];
+                for (bytes, vector) in pairs.into_iter().flatten().zip(&mut chunk.quants[index]) {
+                    v.store_signed(bytes, offset, vector);
+                }
             }
         }
     }
@@ -305,8 +315,9 @@ unsafe fn add_chunk<F: QuantizedFormat, const TILE_ROWS: usize>(
 
 /// The f32 part of a step, as the definition says.
 ///
-/// Sums of half steps are multiplied by their sub-scales in f32: |sum| is at most 16 * 32 * 128 and |sub-scale| at most 128, so
-/// both products and their sum are at most 2^24 and exact. That a zero may become a negative one, which no integer does, makes
+/// Sums of half steps are multiplied by their factors in f32: |sum| is at most 16 * 32 * 128 and |factor| at most 128 (Q6_K;
+/// the others have smaller products), so both products and their sum are at most 2^24 and exact. Factors that are floats
+/// are multiplied like this by definition. That a zero may become a negative one, which no integer does, makes
 /// no difference: without a minimum the accumulator is never a negative zero, as it begins as zero and small products are
 /// multiples of the smallest f32.
 ///
@@ -349,28 +360,32 @@ unsafe fn add_four_rows<F: QuantizedFormat, const TILE_ROWS: usize, const FIRST:
     let scale = v.load_lanes(&chunk.scales[step]);
     let minimum = v.load_lanes(&chunk.minimums[step]);
     let half_scales = [0, 1].map(|half| v.load_lanes(&chunk.half_scales[step][half]));
+    let half_minimums = [0, 1].map(|half| v.load_lanes(&chunk.half_minimums[step][half]));
     for (row, accumulator) in accumulators.iter_mut().enumerate().skip(FIRST).take(4) {
         // SAFETY: a row of the tile has the block of this step.
         let block = unsafe { left.blocks.get_unchecked(row * left.row_blocks + step) };
         let mut sum = v.to_floats(v.load_ints(&sums.0[0][row]));
-        if packed.scales == ScaleStorage::HalfStepSubScale {
+        if packed.scales.is_per_half_step() {
             let first = v.mul(sum, half_scales[0]);
             let second = v.to_floats(v.load_ints(&sums.0[1][row]));
             sum = v.fma(second, half_scales[1], first);
         }
         *accumulator = v.fma(v.mul(scale, v.splat(block.scale)), sum, *accumulator);
-        if packed.minimums != MinimumStorage::Absent {
-            *accumulator = v.fma(minimum, v.splat(block.scaled_sum), *accumulator);
+        match packed.minimums {
+            MinimumStorage::Absent => {}
+            MinimumStorage::SubtractedOfHalfSteps => {
+                let [first, second] = block.half_sums.map(|sum| v.splat(f32::from(sum)));
+                let weighed = v.fma(second, half_minimums[1], v.mul(first, half_minimums[0]));
+                *accumulator = v.fma(v.mul(minimum, v.splat(block.scale)), weighed, *accumulator);
+            }
+            _ => *accumulator = v.fma(minimum, v.splat(block.scaled_sum), *accumulator),
         }
     }
 }
 
 /// Columns that one tile product takes: a step or half of it.
 const fn columns_per_product(packed: &PackedBlock) -> usize {
-    match packed.scales {
-        ScaleStorage::HalfStepSubScale => 16,
-        _ => 32,
-    }
+    if packed.scales.is_per_half_step() { 16 } else { 32 }
 }
 
 /// Begins the product of a step in the sum tiles of `PHASE` (0 or 1). Tiles: sums 0 to 3, left 4 and 5, right 6 and 7.
@@ -389,8 +404,8 @@ unsafe fn begin_step<F: QuantizedFormat, const PHASE: usize>(
     unsafe {
         let right = stored.first.add(step * stored.step_distance);
         let left = left.blocks.get_unchecked(step).values.as_ptr();
-        match (packed.scales, PHASE) {
-            (ScaleStorage::HalfStepSubScale, _) => {
+        match (packed.scales.is_per_half_step(), PHASE) {
+            (true, _) => {
                 let (second_left, second_right) = (left.add(16), right.add(4 * VECTOR_BYTES));
                 if PHASE == 0 {
                     begin_product::<0, 4, 6>(left, row_bytes, right);
@@ -421,7 +436,7 @@ unsafe fn store_step<F: QuantizedFormat, const PHASE: usize>(sums: &mut StepSums
         } else {
             store_tile::<2>(first)
         }
-        if packed.scales == ScaleStorage::HalfStepSubScale {
+        if packed.scales.is_per_half_step() {
             if PHASE == 0 { store_tile::<1>(second) } else { store_tile::<3>(second) }
         }
     }

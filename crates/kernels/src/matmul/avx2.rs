@@ -1,9 +1,9 @@
 //! AVX2 with FMA and F16C, without and with AVX-VNNI: two 256-bit vectors are the 16 rows of a group.
 //!
 //! `vpmaddubsw` multiplies unsigned weight bytes by signed activation bytes and adds pairs into 16 bits with saturation, so
-//! the largest sum must stay below 2^15. Pairs of n-bit weights reach 2 * (2^n - 1) * 127: eight column groups of nibbles,
-//! four of five-bit (and of the codes of MXFP4, at most 28) and two of six-bit values may be added before widening to 32 bits. The signed bytes of Q8_0 are split
-//! into magnitude (as the unsigned factor) and sign (moved to the activation): 2 * 128 * 127 fits as well.
+//! the largest sum must stay below 2^15. Pairs of weights reach 2 * largest * 127: eight column groups of nibbles, four of
+//! five-bit and two of six-bit values may be added before widening to 32 bits. Signed bytes are split into magnitude (as the
+//! unsigned factor) and sign (moved to the activation): 2 * 128 * 127 fits as well.
 //!
 //! AVX-VNNI has `vpdpbusd`, which adds four products to 32 bits without a sum in between; signed bytes are made unsigned by
 //! adding 128, as in `avx512.rs`. Everything else is the same. The loops are in `tile.rs`.
@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 use super::driver::{FloatElement, FloatTiles, Lanes, QuantizedTiles};
 use super::tile::{RowVectors, float_tile, quantized_tile};
 use crate::activations::ActivationBlock;
-use crate::blocks::{CODES, QuantizedFormat};
+use crate::blocks::QuantizedFormat;
 use crate::layout::QuantStorage;
 
 pub(super) struct Avx2Tiles;
@@ -76,6 +76,17 @@ struct Sums {
     narrow: __m256i,
 }
 
+/// Column groups whose products fit a 16-bit sum: 1, 2, 4, or 8 (a whole step).
+const fn groups_per_sum(storage: QuantStorage) -> usize {
+    match (i16::MAX as usize) / (2 * 127 * storage.largest()) {
+        0 => panic!("not even one group fits"),
+        1 => 1,
+        2..4 => 2,
+        4..8 => 4,
+        _ => 8,
+    }
+}
+
 /// Intrinsics whose only condition is the processor's features.
 macro_rules! with_features {
     ($($intrinsics:tt)*) => {
@@ -116,33 +127,163 @@ impl<const VNNI: bool> RowVectors for Avx2Rows<VNNI> {
     }
 
     #[inline(always)]
-    fn decode(self, codes: __m256i) -> __m256i {
+    fn decode(self, codes: __m256i, table: &[u8; 16]) -> __m256i {
         // SAFETY: the table has 16 bytes; `self` is the proof that the processor has the features.
         unsafe {
-            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(CODES.as_ptr().cast()));
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
             _mm256_shuffle_epi8(table, codes)
         }
     }
 
     #[inline(always)]
-    fn add_high_bits(self, nibbles: __m256i, plane: __m256i, from: u32, mask: u8) -> __m256i {
+    fn move_bits(self, plane: __m256i, from: u32, to: u32, mask: u8) -> __m256i {
         with_features!({
-            let shifted = if from <= 4 {
-                _mm256_sll_epi16(plane, _mm_cvtsi32_si128(4 - from as i32))
+            let shifted = if from <= to {
+                _mm256_sll_epi16(plane, _mm_cvtsi32_si128(to as i32 - from as i32))
             } else {
-                _mm256_srl_epi16(plane, _mm_cvtsi32_si128(from as i32 - 4))
+                _mm256_srl_epi16(plane, _mm_cvtsi32_si128(from as i32 - to as i32))
             };
-            _mm256_or_si256(nibbles, _mm256_and_si256(shifted, _mm256_set1_epi8(mask as i8)))
+            _mm256_and_si256(shifted, _mm256_set1_epi8(mask as i8))
         })
     }
 
     #[inline(always)]
+    fn either(self, a: __m256i, b: __m256i) -> __m256i {
+        with_features!(_mm256_or_si256(a, b))
+    }
+
+    #[inline(always)]
+    fn negate_where(self, magnitudes: __m256i, plane: __m256i, bit: u32) -> __m256i {
+        with_features!({
+            let signs = _mm256_sll_epi16(plane, _mm_cvtsi32_si128(7 - bit as i32));
+            let negative = _mm256_cmpgt_epi8(_mm256_setzero_si256(), signs);
+            _mm256_sub_epi8(_mm256_xor_si256(magnitudes, negative), negative)
+        })
+    }
+
+    #[inline(always)]
+    fn trits(self, bytes: __m256i, power: u8) -> __m256i {
+        with_features!({
+            let low = _mm256_set1_epi16(0xff);
+            let power = _mm256_set1_epi16(i16::from(power));
+            let three = _mm256_set1_epi16(3);
+            let even = _mm256_and_si256(_mm256_mullo_epi16(bytes, power), low);
+            let odd = _mm256_and_si256(_mm256_mullo_epi16(_mm256_srli_epi16::<8>(bytes), power), low);
+            let even = _mm256_srli_epi16::<8>(_mm256_mullo_epi16(even, three));
+            let odd = _mm256_andnot_si256(low, _mm256_mullo_epi16(odd, three));
+            _mm256_or_si256(even, odd)
+        })
+    }
+
+    #[inline(always)]
+    fn entries(self, entry: impl Fn(usize) -> u64) -> [__m256i; 2] {
+        let entry = |row: usize| entry(row).cast_signed();
+        with_features!({
+            // Rows in the order in which the shuffles leave them from 0 to 7.
+            let some = _mm256_set_epi64x(entry(5), entry(4), entry(1), entry(0));
+            let others = _mm256_set_epi64x(entry(7), entry(6), entry(3), entry(2));
+            let (some, others) = (_mm256_castsi256_ps(some), _mm256_castsi256_ps(others));
+            [
+                _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(some, others)),
+                _mm256_castps_si256(_mm256_shuffle_ps::<0b11_01_11_01>(some, others)),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    fn words(self, word: impl Fn(usize) -> u32) -> __m256i {
+        let word = |row: usize| word(row).cast_signed();
+        with_features!(_mm256_setr_epi32(
+            word(0),
+            word(1),
+            word(2),
+            word(3),
+            word(4),
+            word(5),
+            word(6),
+            word(7)
+        ))
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(self, bytes: &[u8], at: usize) -> __m256i {
+        // SAFETY: passed on from the caller.
+        unsafe { self.load_bytes(bytes, at) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_unsigned(self, bytes: &[u8], at: usize) -> __m256i {
+        debug_assert!(at + 8 <= bytes.len());
+        // SAFETY: checked by the caller.
+        unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes.as_ptr().add(at).cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_unsigned_halves(self, bytes: &[u8], at: usize) -> __m256i {
+        debug_assert!(at + 16 <= bytes.len());
+        // SAFETY: checked by the caller.
+        unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(bytes.as_ptr().add(at).cast())) }
+    }
+
+    #[inline(always)]
+    fn bytes_of(self, ints: __m256i) -> __m256i {
+        ints
+    }
+
+    #[inline(always)]
+    fn from_bits(self, ints: __m256i) -> __m256 {
+        with_features!(_mm256_castsi256_ps(ints))
+    }
+
+    #[inline(always)]
+    fn shift_left(self, a: __m256i, count: u32) -> __m256i {
+        with_features!(_mm256_sll_epi32(a, _mm_cvtsi32_si128(count as i32)))
+    }
+
+    #[inline(always)]
+    fn shift_right(self, a: __m256i, count: u32) -> __m256i {
+        with_features!(_mm256_srl_epi32(a, _mm_cvtsi32_si128(count as i32)))
+    }
+
+    #[inline(always)]
+    fn and(self, a: __m256i, mask: u32) -> __m256i {
+        with_features!(_mm256_and_si256(a, _mm256_set1_epi32(mask as i32)))
+    }
+
+    #[inline(always)]
+    fn or(self, a: __m256i, b: __m256i) -> __m256i {
+        with_features!(_mm256_or_si256(a, b))
+    }
+
+    #[inline(always)]
+    fn xor(self, a: __m256i, b: __m256i) -> __m256i {
+        with_features!(_mm256_xor_si256(a, b))
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256i, value: i32) -> __m256i {
+        with_features!(_mm256_add_epi32(a, _mm256_set1_epi32(value)))
+    }
+
+    #[inline(always)]
     fn start(self, activations: &ActivationBlock, offset: i16) -> __m256i {
+        if offset.trailing_zeros() < 3 {
+            return self.weigh_half_sums(activations, [self.add(self.zero(), i32::from(-offset)); 2]);
+        }
         let shift = offset.trailing_zeros() as i32 - 3;
         with_features!({
             let start = _mm256_set1_epi32(activations.start_of_offset_8);
             _mm256_sll_epi32(start, _mm_cvtsi32_si128(shift))
         })
+    }
+
+    #[inline(always)]
+    fn weigh_half_sums(self, activations: &ActivationBlock, factors: [__m256i; 2]) -> __m256i {
+        let [first, second] = activations.half_sums;
+        let half_sums = i32::from(first) & 0xffff | i32::from(second) << 16;
+        let [first, second] = factors;
+        let factors = self.or(self.and(first, 0xffff), self.shift_left(second, 16));
+        with_features!(_mm256_madd_epi16(_mm256_set1_epi32(half_sums), factors))
     }
 
     #[inline(always)]
@@ -177,7 +318,7 @@ impl<const VNNI: bool> RowVectors for Avx2Rows<VNNI> {
             if VNNI {
                 return Sums { wide: _mm256_dpbusd_avx_epi32(sums.wide, weights, columns), ..sums };
             }
-            let products = if storage == QuantStorage::Bytes {
+            let products = if storage.is_signed() {
                 _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(columns, weights))
             } else {
                 _mm256_maddubs_epi16(weights, columns)
@@ -188,12 +329,7 @@ impl<const VNNI: bool> RowVectors for Avx2Rows<VNNI> {
 
     #[inline(always)]
     fn widen(self, storage: QuantStorage, sums: Sums, groups: usize) -> Sums {
-        let full = match storage {
-            QuantStorage::Nibbles => false,
-            QuantStorage::NibblesAndFifthBit | QuantStorage::Codes => groups == 4,
-            QuantStorage::NibblesAndBitPairs => groups.is_multiple_of(2),
-            QuantStorage::Bytes => true,
-        };
+        let full = groups.is_multiple_of(groups_per_sum(storage));
         if full && !VNNI { self.begin(self.finish(sums)) } else { sums }
     }
 

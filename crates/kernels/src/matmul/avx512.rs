@@ -1,14 +1,14 @@
 //! AVX-512 VNNI: a 512-bit vector is 16 rows.
 //!
 //! `vpdpbusd` adds four products of an unsigned weight byte and a signed activation byte to each 32-bit lane; the signed
-//! bytes of Q8_0 are made unsigned by adding 128. The loops are in `tile.rs`. All functions need AVX-512 F, BW, DQ, VL and VNNI.
+//! bytes are made unsigned by adding 128. The loops are in `tile.rs`. All functions need AVX-512 F, BW, DQ, VL and VNNI.
 
 use std::arch::x86_64::*;
 
 use super::driver::{FloatElement, FloatTiles, Lanes, QuantizedTiles};
 use super::tile::{RowVectors, float_tile, quantized_tile};
 use crate::activations::ActivationBlock;
-use crate::blocks::{CODES, QuantizedFormat};
+use crate::blocks::QuantizedFormat;
 use crate::layout::{GROUP_ROWS, QuantStorage, VECTOR_BYTES};
 
 pub(super) struct Avx512Tiles;
@@ -117,33 +117,155 @@ impl RowVectors for Avx512Rows {
     }
 
     #[inline(always)]
-    fn decode(self, codes: __m512i) -> __m512i {
+    fn decode(self, codes: __m512i, table: &[u8; 16]) -> __m512i {
         // SAFETY: the table has 16 bytes; `self` is the proof that the processor has the features.
         unsafe {
-            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(CODES.as_ptr().cast()));
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
             _mm512_shuffle_epi8(table, codes)
         }
     }
 
     #[inline(always)]
-    fn add_high_bits(self, nibbles: __m512i, plane: __m512i, from: u32, mask: u8) -> __m512i {
+    fn move_bits(self, plane: __m512i, from: u32, to: u32, mask: u8) -> __m512i {
         with_features!({
-            let shifted = if from <= 4 {
-                _mm512_sll_epi16(plane, _mm_cvtsi32_si128(4 - from as i32))
+            let shifted = if from <= to {
+                _mm512_sll_epi16(plane, _mm_cvtsi32_si128(to as i32 - from as i32))
             } else {
-                _mm512_srl_epi16(plane, _mm_cvtsi32_si128(from as i32 - 4))
+                _mm512_srl_epi16(plane, _mm_cvtsi32_si128(from as i32 - to as i32))
             };
-            _mm512_or_si512(nibbles, _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8)))
+            _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8))
         })
     }
 
     #[inline(always)]
+    fn either(self, a: __m512i, b: __m512i) -> __m512i {
+        with_features!(_mm512_or_si512(a, b))
+    }
+
+    #[inline(always)]
+    fn negate_where(self, magnitudes: __m512i, plane: __m512i, bit: u32) -> __m512i {
+        with_features!({
+            let negative = _mm512_test_epi8_mask(plane, _mm512_set1_epi8((1_u8 << bit) as i8));
+            _mm512_mask_sub_epi8(magnitudes, negative, _mm512_setzero_si512(), magnitudes)
+        })
+    }
+
+    #[inline(always)]
+    fn trits(self, bytes: __m512i, power: u8) -> __m512i {
+        with_features!({
+            let low = _mm512_set1_epi16(0xff);
+            let power = _mm512_set1_epi16(i16::from(power));
+            let three = _mm512_set1_epi16(3);
+            let even = _mm512_and_si512(_mm512_mullo_epi16(bytes, power), low);
+            let odd = _mm512_and_si512(_mm512_mullo_epi16(_mm512_srli_epi16::<8>(bytes), power), low);
+            let even = _mm512_srli_epi16::<8>(_mm512_mullo_epi16(even, three));
+            let odd = _mm512_andnot_si512(low, _mm512_mullo_epi16(odd, three));
+            _mm512_or_si512(even, odd)
+        })
+    }
+
+    #[inline(always)]
+    fn entries(self, entry: impl Fn(usize) -> u64) -> [__m512i; 2] {
+        let e = |row: usize| entry(row).cast_signed();
+        with_features!({
+            let first = _mm512_setr_epi64(e(0), e(1), e(2), e(3), e(4), e(5), e(6), e(7));
+            let last = _mm512_setr_epi64(e(8), e(9), e(10), e(11), e(12), e(13), e(14), e(15));
+            // Words 0 to 15 are of the first vector, 16 to 31 of the last.
+            let lower = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let upper = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+            [_mm512_permutex2var_epi32(first, lower, last), _mm512_permutex2var_epi32(first, upper, last)]
+        })
+    }
+
+    #[inline(always)]
+    fn words(self, word: impl Fn(usize) -> u32) -> __m512i {
+        let w = |row: usize| word(row).cast_signed();
+        with_features!({
+            let first = _mm256_setr_epi32(w(0), w(1), w(2), w(3), w(4), w(5), w(6), w(7));
+            let last = _mm256_setr_epi32(w(8), w(9), w(10), w(11), w(12), w(13), w(14), w(15));
+            _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), last)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(self, bytes: &[u8], at: usize) -> __m512i {
+        // SAFETY: passed on from the caller.
+        unsafe { self.load_bytes(bytes, at) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_unsigned(self, bytes: &[u8], at: usize) -> __m512i {
+        debug_assert!(at + 16 <= bytes.len());
+        // SAFETY: checked by the caller.
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(bytes.as_ptr().add(at).cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_unsigned_halves(self, bytes: &[u8], at: usize) -> __m512i {
+        debug_assert!(at + 32 <= bytes.len());
+        // SAFETY: checked by the caller.
+        unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(bytes.as_ptr().add(at).cast())) }
+    }
+
+    #[inline(always)]
+    fn bytes_of(self, ints: __m512i) -> __m512i {
+        ints
+    }
+
+    #[inline(always)]
+    fn from_bits(self, ints: __m512i) -> __m512 {
+        with_features!(_mm512_castsi512_ps(ints))
+    }
+
+    #[inline(always)]
+    fn shift_left(self, a: __m512i, count: u32) -> __m512i {
+        with_features!(_mm512_sll_epi32(a, _mm_cvtsi32_si128(count as i32)))
+    }
+
+    #[inline(always)]
+    fn shift_right(self, a: __m512i, count: u32) -> __m512i {
+        with_features!(_mm512_srl_epi32(a, _mm_cvtsi32_si128(count as i32)))
+    }
+
+    #[inline(always)]
+    fn and(self, a: __m512i, mask: u32) -> __m512i {
+        with_features!(_mm512_and_si512(a, _mm512_set1_epi32(mask as i32)))
+    }
+
+    #[inline(always)]
+    fn or(self, a: __m512i, b: __m512i) -> __m512i {
+        with_features!(_mm512_or_si512(a, b))
+    }
+
+    #[inline(always)]
+    fn xor(self, a: __m512i, b: __m512i) -> __m512i {
+        with_features!(_mm512_xor_si512(a, b))
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512i, value: i32) -> __m512i {
+        with_features!(_mm512_add_epi32(a, _mm512_set1_epi32(value)))
+    }
+
+    #[inline(always)]
     fn start(self, activations: &ActivationBlock, offset: i16) -> __m512i {
+        if offset.trailing_zeros() < 3 {
+            return self.weigh_half_sums(activations, [self.add(self.zero(), i32::from(-offset)); 2]);
+        }
         let shift = offset.trailing_zeros() as i32 - 3;
         with_features!({
             let start = _mm512_set1_epi32(activations.start_of_offset_8);
             _mm512_sll_epi32(start, _mm_cvtsi32_si128(shift))
         })
+    }
+
+    #[inline(always)]
+    fn weigh_half_sums(self, activations: &ActivationBlock, factors: [__m512i; 2]) -> __m512i {
+        let [first, second] = activations.half_sums;
+        let half_sums = i32::from(first) & 0xffff | i32::from(second) << 16;
+        let [first, second] = factors;
+        let factors = self.or(self.and(first, 0xffff), self.shift_left(second, 16));
+        with_features!(_mm512_madd_epi16(_mm512_set1_epi32(half_sums), factors))
     }
 
     #[inline(always)]

@@ -2,8 +2,7 @@
 
 use super::driver::{Span, run_float, run_quantized};
 use super::scalar::ScalarTiles;
-use crate::blocks::{Mxfp4, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-use crate::{Isa, WeightFormat};
+use crate::{Isa, WeightFormat, blocks};
 
 use super::driver::{Bf16Element, F16Element, F32Element};
 #[cfg(target_arch = "aarch64")]
@@ -24,22 +23,22 @@ struct KernelEntry {
     run: RunSpan,
 }
 
-/// The twelve entries of one instruction set: its tiles, and what runs a span of quantised weights with them.
+/// The entries of one instruction set: its tiles, and what runs a span of quantised weights with them.
 macro_rules! entries_of {
     ($isa:expr, $tiles:ty, $run_quantized:ident) => {
+        entries_of!($isa, $tiles, $run_quantized,
+            Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4K Q5K Q6K Mxfp4 Q2K Q3K Iq1S Iq1M Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S Iq4Nl Iq4Xs Tq1_0 Tq2_0 Nvfp4)
+    };
+    ($isa:expr, $tiles:ty, $run_quantized:ident, $($format:ident)*) => {
         [
             KernelEntry { format: WeightFormat::F32, isa: $isa, run: run_float::<$tiles, F32Element> },
             KernelEntry { format: WeightFormat::F16, isa: $isa, run: run_float::<$tiles, F16Element> },
             KernelEntry { format: WeightFormat::BF16, isa: $isa, run: run_float::<$tiles, Bf16Element> },
-            KernelEntry { format: WeightFormat::Q8_0, isa: $isa, run: $run_quantized::<$tiles, Q8_0> },
-            KernelEntry { format: WeightFormat::Q4_0, isa: $isa, run: $run_quantized::<$tiles, Q4_0> },
-            KernelEntry { format: WeightFormat::Q4_1, isa: $isa, run: $run_quantized::<$tiles, Q4_1> },
-            KernelEntry { format: WeightFormat::Q5_0, isa: $isa, run: $run_quantized::<$tiles, Q5_0> },
-            KernelEntry { format: WeightFormat::Q5_1, isa: $isa, run: $run_quantized::<$tiles, Q5_1> },
-            KernelEntry { format: WeightFormat::Q4K, isa: $isa, run: $run_quantized::<$tiles, Q4K> },
-            KernelEntry { format: WeightFormat::Q5K, isa: $isa, run: $run_quantized::<$tiles, Q5K> },
-            KernelEntry { format: WeightFormat::Q6K, isa: $isa, run: $run_quantized::<$tiles, Q6K> },
-            KernelEntry { format: WeightFormat::Mxfp4, isa: $isa, run: $run_quantized::<$tiles, Mxfp4> },
+            $(KernelEntry {
+                format: WeightFormat::$format,
+                isa: $isa,
+                run: $run_quantized::<$tiles, blocks::$format>,
+            },)*
         ]
     };
 }

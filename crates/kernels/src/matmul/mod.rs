@@ -8,15 +8,18 @@
 //! acc = fma(weight_minimum, activation_scale * sum of activations as f32, acc)    formats with a minimum
 //! ```
 //!
-//! (Q6_K: isum = sub_scale_0 * isum_0 + sub_scale_1 * isum_1 over the half steps; float weights: `acc = fma(w, x, acc)`
-//! in column order). So it never depends on the rows beside it, on tiles, threads or the instruction set. Every function
+//! (Formats with scales of 16 columns: isum = factor_0 * isum_0 + factor_1 * isum_1 over the half steps, in f32 as
+//! `fma(factor_1, isum_1, factor_0 * isum_0)` where factors are floats, NVFP4. Q2_K: the minimum is `-(minimum *
+//! activation_scale)` times an integer sum that is weighed the same way. Float weights: `acc = fma(w, x, acc)` in column order.) So it never depends on the rows beside it, on tiles, threads or the instruction set. Every function
 //! compiled for an instruction set is a row of [`entries`]; a new one is tested by being there.
 #![allow(unsafe_code)]
 
+mod coded;
 mod dispatch;
 mod driver;
 mod gated;
 mod scalar;
+mod step_scales;
 mod tile;
 
 #[cfg(target_arch = "x86_64")]

@@ -10,9 +10,9 @@ use std::arch::asm;
 
 use super::driver::{FloatElement, FloatTiles, Lanes, QuantizedTiles};
 use super::neon_i8mm::matrix_sums;
-use super::tile::{RowVectors, StepRows, StepWeights, float_tile, integer_sums, quantized_tile};
+use super::tile::{RowVectors, StepRows, StepWeights, float_tile, quantized_tile, step_sums};
 use crate::activations::ActivationBlock;
-use crate::blocks::{CODES, QuantizedFormat};
+use crate::blocks::QuantizedFormat;
 use crate::layout::QuantStorage;
 
 pub(super) struct NeonTiles;
@@ -124,22 +124,135 @@ impl<const I8MM: bool> RowVectors for NeonRows<I8MM> {
     }
 
     #[inline(always)]
-    fn decode(self, codes: uint8x16_t) -> uint8x16_t {
+    fn decode(self, codes: uint8x16_t, table: &[u8; 16]) -> uint8x16_t {
         // SAFETY: the table has 16 bytes; `self` is the proof that the processor has the features.
-        unsafe { vqtbl1q_u8(vld1q_u8(CODES.as_ptr()), codes) }
+        unsafe { vqtbl1q_u8(vld1q_u8(table.as_ptr()), codes) }
     }
 
     #[inline(always)]
-    fn add_high_bits(self, nibbles: uint8x16_t, plane: uint8x16_t, from: u32, mask: u8) -> uint8x16_t {
+    fn move_bits(self, plane: uint8x16_t, from: u32, to: u32, mask: u8) -> uint8x16_t {
         with_features!({
-            let shifted = vshlq_u8(plane, vdupq_n_s8(4 - from as i8));
-            vorrq_u8(nibbles, vandq_u8(shifted, vdupq_n_u8(mask)))
+            let shifted = vshlq_u8(plane, vdupq_n_s8(to as i8 - from as i8));
+            vandq_u8(shifted, vdupq_n_u8(mask))
         })
     }
 
     #[inline(always)]
+    fn either(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        with_features!(vorrq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn negate_where(self, magnitudes: uint8x16_t, plane: uint8x16_t, bit: u32) -> uint8x16_t {
+        with_features!({
+            let negative = vtstq_u8(plane, vdupq_n_u8(1 << bit));
+            vsubq_u8(veorq_u8(magnitudes, negative), negative)
+        })
+    }
+
+    #[inline(always)]
+    fn trits(self, bytes: uint8x16_t, power: u8) -> uint8x16_t {
+        with_features!({
+            let scaled = vmulq_u8(bytes, vdupq_n_u8(power));
+            // Three times a byte reaches 256 from 86 on and 512 from 171 on.
+            let one = vandq_u8(vcgeq_u8(scaled, vdupq_n_u8(86)), vdupq_n_u8(1));
+            vsubq_u8(one, vcgeq_u8(scaled, vdupq_n_u8(171)))
+        })
+    }
+
+    #[inline(always)]
+    fn entries(self, entry: impl Fn(usize) -> u64) -> [uint8x16_t; 2] {
+        let entries = [entry(0), entry(1), entry(2), entry(3)];
+        // SAFETY: four entries; `self` is the proof that the processor has the features.
+        unsafe {
+            let first = vreinterpretq_u32_u64(vld1q_u64(entries.as_ptr()));
+            let last = vreinterpretq_u32_u64(vld1q_u64(entries[2..].as_ptr()));
+            [vreinterpretq_u8_u32(vuzp1q_u32(first, last)), vreinterpretq_u8_u32(vuzp2q_u32(first, last))]
+        }
+    }
+
+    #[inline(always)]
+    fn words(self, word: impl Fn(usize) -> u32) -> uint8x16_t {
+        let words = [word(0), word(1), word(2), word(3)];
+        // SAFETY: four words; `self` is the proof that the processor has the features.
+        unsafe { vreinterpretq_u8_u32(vld1q_u32(words.as_ptr())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(self, bytes: &[u8], at: usize) -> int32x4_t {
+        // SAFETY: passed on from the caller.
+        unsafe { vreinterpretq_s32_u8(self.load_bytes(bytes, at)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_unsigned(self, bytes: &[u8], at: usize) -> int32x4_t {
+        debug_assert!(at + 4 <= bytes.len());
+        // SAFETY: checked by the caller.
+        unsafe {
+            let word: u32 = bytes.as_ptr().add(at).cast::<u32>().read_unaligned();
+            vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(u64::from(word))))))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_unsigned_halves(self, bytes: &[u8], at: usize) -> int32x4_t {
+        debug_assert!(at + 8 <= bytes.len());
+        // SAFETY: checked by the caller.
+        unsafe { vreinterpretq_s32_u32(vmovl_u16(vld1_u16(bytes.as_ptr().add(at).cast()))) }
+    }
+
+    #[inline(always)]
+    fn bytes_of(self, ints: int32x4_t) -> uint8x16_t {
+        with_features!(vreinterpretq_u8_s32(ints))
+    }
+
+    #[inline(always)]
+    fn from_bits(self, ints: int32x4_t) -> float32x4_t {
+        with_features!(vreinterpretq_f32_s32(ints))
+    }
+
+    #[inline(always)]
+    fn shift_left(self, a: int32x4_t, count: u32) -> int32x4_t {
+        with_features!(vshlq_s32(a, vdupq_n_s32(count as i32)))
+    }
+
+    #[inline(always)]
+    fn shift_right(self, a: int32x4_t, count: u32) -> int32x4_t {
+        with_features!({
+            let shifted = vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-(count as i32)));
+            vreinterpretq_s32_u32(shifted)
+        })
+    }
+
+    #[inline(always)]
+    fn and(self, a: int32x4_t, mask: u32) -> int32x4_t {
+        with_features!(vandq_s32(a, vdupq_n_s32(mask as i32)))
+    }
+
+    #[inline(always)]
+    fn or(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        with_features!(vorrq_s32(a, b))
+    }
+
+    #[inline(always)]
+    fn xor(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        with_features!(veorq_s32(a, b))
+    }
+
+    #[inline(always)]
+    fn add(self, a: int32x4_t, value: i32) -> int32x4_t {
+        with_features!(vaddq_s32(a, vdupq_n_s32(value)))
+    }
+
+    #[inline(always)]
     fn start(self, activations: &ActivationBlock, offset: i16) -> int32x4_t {
-        with_features!(vdupq_n_s32(activations.start_of_offset_8 * (i32::from(offset) / 8)))
+        with_features!(vdupq_n_s32(activations.start_of_offset_8 / 8 * i32::from(offset)))
+    }
+
+    #[inline(always)]
+    fn weigh_half_sums(self, activations: &ActivationBlock, factors: [int32x4_t; 2]) -> int32x4_t {
+        let [first, second] = activations.half_sums.map(i32::from);
+        with_features!(vmlaq_n_s32(vmulq_n_s32(factors[0], first), factors[1], second))
     }
 
     #[inline(always)]
@@ -190,17 +303,17 @@ impl<const I8MM: bool> RowVectors for NeonRows<I8MM> {
     }
 
     #[inline(always)]
-    unsafe fn integer_sums<F: QuantizedFormat, const ROWS: usize>(
+    unsafe fn step_sums<F: QuantizedFormat, const ROWS: usize>(
         self,
         weights: StepWeights<'_>,
         activations: StepRows<'_>,
-    ) -> [int32x4_t; ROWS] {
+    ) -> [float32x4_t; ROWS] {
         // SAFETY: passed on from the caller.
         unsafe {
             if I8MM && ROWS.is_multiple_of(2) {
                 matrix_sums::<_, F, ROWS>(self, weights, activations)
             } else {
-                integer_sums::<_, F, ROWS>(self, weights, activations)
+                step_sums::<_, F, ROWS>(self, weights, activations)
             }
         }
     }

@@ -8,16 +8,19 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::tile::{RowVectors, StepRows, StepWeights, quants};
+use super::tile::{RowVectors, StepRows, StepWeights, quant_pair, weigh_half_steps};
 use crate::blocks::QuantizedFormat;
-use crate::layout::{GROUP_ROWS, ScaleStorage, packed_block};
+use crate::layout::packed_block;
 
 /// What the vector type of this instruction set is.
-pub(super) trait Vectors: RowVectors<Bytes = uint8x16_t, Ints = int32x4_t> {}
+pub(super) trait Vectors:
+    RowVectors<Bytes = uint8x16_t, Ints = int32x4_t, Floats = float32x4_t>
+{
+}
 
-impl<V: RowVectors<Bytes = uint8x16_t, Ints = int32x4_t>> Vectors for V {}
+impl<V: RowVectors<Bytes = uint8x16_t, Ints = int32x4_t, Floats = float32x4_t>> Vectors for V {}
 
-/// The exact integer sums over one step, as [`super::tile::integer_sums`] gives them.
+/// The sums over one step, as [`super::tile::step_sums`] gives them.
 ///
 /// # Safety
 /// As there; the processor has the int8 matrix extension.
@@ -26,15 +29,15 @@ pub(super) unsafe fn matrix_sums<V: Vectors, F: QuantizedFormat, const ROWS: usi
     v: V,
     weights: StepWeights<'_>,
     activations: StepRows<'_>,
-) -> [int32x4_t; ROWS] {
+) -> [float32x4_t; ROWS] {
     assert!(ROWS.is_multiple_of(2), "activation rows come in pairs");
     let packed = const { packed_block(F::FORMAT) };
     let offset = packed.quant_offset;
-    // SAFETY: passed on from the caller; sub-scales lie inside the block by the construction of `PackedBlock`.
+    // SAFETY: passed on from the caller.
     unsafe {
         let mut first = [v.zero(); ROWS];
         half_step::<V, F, 0, ROWS>(v, weights, activations, &mut first);
-        if packed.scales != ScaleStorage::HalfStepSubScale {
+        if !packed.scales.is_per_half_step() {
             half_step::<V, F, 1, ROWS>(v, weights, activations, &mut first);
             by_activation_row(&mut first);
             if offset != 0 {
@@ -42,22 +45,18 @@ pub(super) unsafe fn matrix_sums<V: Vectors, F: QuantizedFormat, const ROWS: usi
                     *sum = vaddq_s32(*sum, v.start(activations.get(row), offset));
                 }
             }
-            return first;
+            return first.map(|sum| v.to_floats(sum));
         }
-        let mut sums = [v.zero(); ROWS];
-        half_step::<V, F, 1, ROWS>(v, weights, activations, &mut sums);
+        let mut second = [v.zero(); ROWS];
+        half_step::<V, F, 1, ROWS>(v, weights, activations, &mut second);
         by_activation_row(&mut first);
-        by_activation_row(&mut sums);
-        let at = packed.sub_scales_at + 2 * weights.step * GROUP_ROWS + weights.first_row;
-        let first_factor = v.load_signed_bytes(weights.block, at);
-        let second_factor = v.load_signed_bytes(weights.block, at + GROUP_ROWS);
-        for (row, (sum, first)) in sums.iter_mut().zip(first).enumerate() {
+        by_activation_row(&mut second);
+        for (row, (first, second)) in first.iter_mut().zip(&mut second).enumerate() {
             let block = activations.get(row);
-            let first = vaddq_s32(first, v.half_start(block, offset, 0));
-            let second = vaddq_s32(*sum, v.half_start(block, offset, 1));
-            *sum = v.weigh(first, first_factor, second, second_factor);
+            *first = vaddq_s32(*first, v.half_start(block, offset, 0));
+            *second = vaddq_s32(*second, v.half_start(block, offset, 1));
         }
-        sums
+        weigh_half_steps::<V, F, ROWS>(v, weights, first, second)
     }
 }
 
@@ -75,9 +74,9 @@ unsafe fn half_step<V: Vectors, F: QuantizedFormat, const HALF: usize, const ROW
 ) {
     // SAFETY: passed on from the caller.
     unsafe {
-        let groups = [quants::<V, F, HALF, 0>(v, weights), quants::<V, F, HALF, 1>(v, weights)];
+        let groups = quant_pair::<V, F, HALF, 0>(v, weights);
         eight_columns(groups, activations, 16 * HALF, sums);
-        let groups = [quants::<V, F, HALF, 2>(v, weights), quants::<V, F, HALF, 3>(v, weights)];
+        let groups = quant_pair::<V, F, HALF, 1>(v, weights);
         eight_columns(groups, activations, 16 * HALF + 8, sums);
     }
 }

@@ -3,7 +3,10 @@
 use super::driver::{FloatElement, FloatKind, FloatTiles, Lanes, QuantizedTiles};
 use crate::WeightFormat;
 use crate::activations::ActivationBlock;
-use crate::blocks::{BlockFields, CODES, QuantizedFormat, STEP_COLUMNS, float_at, scale_of_exponent};
+use crate::blocks::{
+    BlockFields, CODES, IQ4_VALUES, QuantizedFormat, STEP_COLUMNS, float_at, scale_of_exponent,
+    scale_of_float8,
+};
 use crate::layout::{
     GROUP_ROWS, MinimumStorage, PackedBlock, QuantStorage, ScaleStorage, packed_block, read_lane,
 };
@@ -11,7 +14,7 @@ use crate::layout::{
 pub(super) struct ScalarTiles;
 
 impl QuantizedTiles for ScalarTiles {
-    const ROWS_MAX: usize = 8;
+    const ROWS_MAX: usize = 4;
 
     unsafe fn tile<F: QuantizedFormat, const ROWS: usize>(
         group: &[u8],
@@ -23,7 +26,7 @@ impl QuantizedTiles for ScalarTiles {
         let mut fields = BlockFields::zero();
         for (block_index, block) in group.chunks_exact(packed.bytes).enumerate() {
             for lane in 0..GROUP_ROWS {
-                read_lane(&packed, lane, block, &mut fields);
+                read_lane::<F>(&packed, lane, block, &mut fields);
                 for (lanes, row) in out.iter_mut().zip(rows.chunks_exact(row_blocks)) {
                     let activations = &row[block_index * packed.steps..][..packed.steps];
                     lanes[lane] = add_block(&packed, &fields, activations, lanes[lane]);
@@ -44,24 +47,40 @@ fn add_block(
     let mut accumulator = accumulator;
     let (quants, _) = fields.quants.as_chunks::<STEP_COLUMNS>();
     for (step, (quants, activations)) in quants.iter().zip(activations).enumerate() {
-        let sums = half_step_sums(packed, quants, activations);
+        let [first, second] = half_step_sums(packed, quants, activations);
+        let sum = (first + second) as f32;
+        let factor = |index: usize| fields.sub_scales[index].cast_signed();
+        let super_scale = packed.scale_multiplier * fields.scale_f32();
         let (scale, sum) = match packed.scales {
-            ScaleStorage::OneF16 => (fields.scale_f32(), sums[0] + sums[1]),
-            ScaleStorage::Exponent => (scale_of_exponent(fields.scale as u8), sums[0] + sums[1]),
-            ScaleStorage::SubScale => {
-                (fields.scale_f32() * f32::from(fields.sub_scales[step]), sums[0] + sums[1])
+            ScaleStorage::OneF16 => (super_scale, sum),
+            ScaleStorage::Exponent => (scale_of_exponent(fields.scale as u8), sum),
+            ScaleStorage::SubScale | ScaleStorage::SixBits => (super_scale * f32::from(factor(step)), sum),
+            ScaleStorage::HalfStepFloat => {
+                let [first_scale, second_scale] =
+                    [0, 1].map(|half| scale_of_float8(fields.sub_scales[2 * step + half]));
+                (1.0, second_scale.mul_add(second as f32, first_scale * first as f32))
             }
-            ScaleStorage::HalfStepSubScale => {
-                let sub_scale = |half: usize| i32::from(fields.sub_scales[2 * step + half].cast_signed());
-                (fields.scale_f32(), sub_scale(0) * sums[0] + sub_scale(1) * sums[1])
+            _ if packed.scales.is_per_half_step() => {
+                let [first_factor, second_factor] = [0, 1].map(|half| i32::from(factor(2 * step + half)));
+                (super_scale, (first_factor * first + second_factor * second) as f32)
             }
+            // Formats of grids repeat the factor of a step for both halves.
+            _ => (super_scale * f32::from(factor(2 * step)), sum),
         };
-        accumulator = (scale * activations.scale).mul_add(sum as f32, accumulator);
+        accumulator = (scale * activations.scale).mul_add(sum, accumulator);
         let minimum = match packed.minimums {
             MinimumStorage::Absent => continue,
             MinimumStorage::Added => fields.minimum_f32(),
             MinimumStorage::SubtractedOfSuperBlock => {
                 -(fields.minimum_f32() * f32::from(fields.sub_minimums[step]))
+            }
+            MinimumStorage::SubtractedOfHalfSteps => {
+                let [first, second] = [0, 1].map(|half| {
+                    i32::from(fields.sub_minimums[2 * step + half]) * i32::from(activations.half_sums[half])
+                });
+                let factor = -(fields.minimum_f32() * activations.scale);
+                accumulator = factor.mul_add((first + second) as f32, accumulator);
+                continue;
             }
         };
         accumulator = minimum.mul_add(activations.scaled_sum, accumulator);
@@ -79,7 +98,8 @@ fn half_step_sums(
     let mut sums = [0; 2];
     for (column, (&quant, &activation)) in quants.iter().zip(&activations.values).enumerate() {
         let weight = match packed.quants {
-            QuantStorage::Bytes => i32::from(quant.cast_signed()),
+            QuantStorage::SignedCodes => i32::from(IQ4_VALUES[usize::from(quant)].cast_signed()),
+            storage if storage.is_signed() => i32::from(quant.cast_signed()),
             QuantStorage::Codes => i32::from(CODES[usize::from(quant)]) - i32::from(packed.quant_offset),
             _ => i32::from(quant) - i32::from(packed.quant_offset),
         };

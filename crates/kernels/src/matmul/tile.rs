@@ -7,9 +7,11 @@
 //! `-offset * sum of activations`. Scalar twin and definition: `scalar.rs`. An instruction set that multiplies whole matrices
 //! writes tiles of its own.
 
+use super::coded::{grid_pair, trits};
 use super::driver::{FloatElement, FloatKind, Lanes};
+use super::step_scales::{half_factors, half_minimums, half_scales, scales, step_at};
 use crate::activations::ActivationBlock;
-use crate::blocks::QuantizedFormat;
+use crate::blocks::{CODES, IQ4_VALUES, QuantizedFormat};
 use crate::layout::{GROUP_ROWS, MinimumStorage, QuantStorage, ScaleStorage, VECTOR_BYTES, packed_block};
 
 /// Proof that an instruction set may be used, with its operations on vectors whose lanes are rows.
@@ -19,7 +21,7 @@ use crate::layout::{GROUP_ROWS, MinimumStorage, QuantStorage, ScaleStorage, VECT
 pub(super) trait RowVectors: Copy {
     /// Rows (32-bit lanes) of a vector.
     const ROWS: usize;
-    /// Added to the signed bytes of Q8_0 by [`RowVectors::stored_bytes`].
+    /// Added to signed bytes by [`RowVectors::stored_bytes`].
     const STORED_BYTES_OFFSET: i16;
 
     /// Four bytes for each row.
@@ -32,21 +34,51 @@ pub(super) trait RowVectors: Copy {
     type Partial: Copy;
 
     unsafe fn load_bytes(self, bytes: &[u8], at: usize) -> Self::Bytes;
-    /// The signed bytes of Q8_0 as the dot product takes them.
+    /// Signed bytes as the dot product takes them.
     fn stored_bytes(self, bytes: Self::Bytes) -> Self::Bytes;
     fn low_nibbles(self, bytes: Self::Bytes) -> Self::Bytes;
     fn high_nibbles(self, bytes: Self::Bytes) -> Self::Bytes;
-    /// What each code (below 16 in every byte) stands for: `CODES` of MXFP4.
-    fn decode(self, codes: Self::Bytes) -> Self::Bytes;
-    /// `nibbles | (bits FROM .. FROM + width of plane, moved to bit 4)`, for masks of one or two bits at bit 4.
-    fn add_high_bits(self, nibbles: Self::Bytes, plane: Self::Bytes, from: u32, mask: u8) -> Self::Bytes;
+    /// What each code (below 16 in every byte) stands for.
+    fn decode(self, codes: Self::Bytes, table: &[u8; 16]) -> Self::Bytes;
+    /// Bit `from` of every byte moved to bit `to`, with the bits beside it, and then masked. Bits that leave their byte must
+    /// be masked out.
+    fn move_bits(self, plane: Self::Bytes, from: u32, to: u32, mask: u8) -> Self::Bytes;
+    fn either(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// Signed bytes: the negative of a byte where bit `bit` of the byte of `plane` is set.
+    fn negate_where(self, magnitudes: Self::Bytes, plane: Self::Bytes, bit: u32) -> Self::Bytes;
+    /// `(byte * power modulo 256) * 3 / 256` of every byte.
+    fn trits(self, bytes: Self::Bytes, power: u8) -> Self::Bytes;
+    /// Eight bytes for each row: the lower four and the upper four.
+    fn entries(self, entry: impl Fn(usize) -> u64) -> [Self::Bytes; 2];
+    /// Four bytes for each row.
+    fn words(self, word: impl Fn(usize) -> u32) -> Self::Bytes;
 
-    /// `-offset * sum of the activations`, for the offsets 8, 16 and 128.
+    unsafe fn load_words(self, bytes: &[u8], at: usize) -> Self::Ints;
+    unsafe fn load_unsigned(self, bytes: &[u8], at: usize) -> Self::Ints;
+    unsafe fn load_unsigned_halves(self, bytes: &[u8], at: usize) -> Self::Ints;
+    fn bytes_of(self, ints: Self::Ints) -> Self::Bytes;
+    fn from_bits(self, ints: Self::Ints) -> Self::Floats;
+    fn shift_left(self, a: Self::Ints, count: u32) -> Self::Ints;
+    /// Zeros come in from the left.
+    fn shift_right(self, a: Self::Ints, count: u32) -> Self::Ints;
+    fn and(self, a: Self::Ints, mask: u32) -> Self::Ints;
+    fn or(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    fn xor(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    fn add(self, a: Self::Ints, value: i32) -> Self::Ints;
+    /// `a >> from & mask`.
+    #[inline(always)]
+    fn bits(self, a: Self::Ints, from: u32, mask: u32) -> Self::Ints {
+        self.and(self.shift_right(a, from), mask)
+    }
+
+    /// `-offset * sum of the activations`.
     fn start(self, activations: &ActivationBlock, offset: i16) -> Self::Ints;
     /// `-offset * sum of the activations of half step `half``.
     fn half_start(self, activations: &ActivationBlock, offset: i16, half: usize) -> Self::Ints;
     fn zero(self) -> Self::Ints;
     fn begin(self, start: Self::Ints) -> Self::Partial;
+    /// `first * sum of the first half step + second * sum of the second`, for factors of at most 15 bits.
+    fn weigh_half_sums(self, activations: &ActivationBlock, factors: [Self::Ints; 2]) -> Self::Ints;
     /// Adds the products of one column group (of 8, at four columns each).
     fn dot(
         self,
@@ -59,18 +91,18 @@ pub(super) trait RowVectors: Copy {
     /// Called after `groups` column groups of a half step, so that narrow sums can be widened before they overflow.
     fn widen(self, storage: QuantStorage, partial: Self::Partial, groups: usize) -> Self::Partial;
     fn finish(self, partial: Self::Partial) -> Self::Ints;
-    /// What [`integer_sums`] computes; instruction sets that have a better way for many rows write their own.
+    /// What [`step_sums`] computes; instruction sets that have a better way for many rows write their own.
     ///
     /// # Safety
     /// As there.
     #[inline(always)]
-    unsafe fn integer_sums<F: QuantizedFormat, const ROWS: usize>(
+    unsafe fn step_sums<F: QuantizedFormat, const ROWS: usize>(
         self,
         weights: StepWeights<'_>,
         activations: StepRows<'_>,
-    ) -> [Self::Ints; ROWS] {
+    ) -> [Self::Floats; ROWS] {
         // SAFETY: passed on from the caller.
-        unsafe { integer_sums::<Self, F, ROWS>(self, weights, activations) }
+        unsafe { step_sums::<Self, F, ROWS>(self, weights, activations) }
     }
     /// `a * factor + b * other`.
     fn weigh(self, a: Self::Ints, factor: Self::Ints, b: Self::Ints, other: Self::Ints) -> Self::Ints;
@@ -174,40 +206,46 @@ unsafe fn add_step<V: RowVectors, F: QuantizedFormat, const ROWS: usize>(
     let packed = const { packed_block(F::FORMAT) };
     // SAFETY: passed on from the caller.
     unsafe {
-        let sums = v.integer_sums::<F, ROWS>(weights, activations);
+        let sums = v.step_sums::<F, ROWS>(weights, activations);
         let (scale, minimum) = scales::<V, F>(v, weights);
+        let sub_minimums = match packed.minimums {
+            MinimumStorage::SubtractedOfHalfSteps => half_minimums::<V, F>(v, weights),
+            _ => [v.zero(); 2],
+        };
         for row in 0..ROWS {
             let block = activations.get(row);
             let factor = v.mul(scale, v.splat(block.scale));
-            let mut sum = v.fma(factor, v.to_floats(sums[row]), accumulators[row]);
-            if packed.minimums != MinimumStorage::Absent {
-                sum = v.fma(minimum, v.splat(block.scaled_sum), sum);
+            let mut sum = v.fma(factor, sums[row], accumulators[row]);
+            match packed.minimums {
+                MinimumStorage::Absent => {}
+                MinimumStorage::SubtractedOfHalfSteps => {
+                    let weighed = v.to_floats(v.weigh_half_sums(block, sub_minimums));
+                    sum = v.fma(v.mul(minimum, v.splat(block.scale)), weighed, sum);
+                }
+                _ => sum = v.fma(minimum, v.splat(block.scaled_sum), sum),
             }
             accumulators[row] = sum;
         }
     }
 }
 
-/// The exact integer sums over one step: what the definition calls `isum`.
+/// The integer sums over one step, weighed with the factors of its halves: what the definition calls `isum`.
 ///
 /// # Safety
 /// As [`add_step`].
 #[inline(always)]
-pub(super) unsafe fn integer_sums<V: RowVectors, F: QuantizedFormat, const ROWS: usize>(
+pub(super) unsafe fn step_sums<V: RowVectors, F: QuantizedFormat, const ROWS: usize>(
     v: V,
     weights: StepWeights<'_>,
     activations: StepRows<'_>,
-) -> [V::Ints; ROWS] {
+) -> [V::Floats; ROWS] {
     let packed = const { packed_block(F::FORMAT) };
-    let offset = match packed.quants {
-        QuantStorage::Bytes => V::STORED_BYTES_OFFSET,
-        _ => packed.quant_offset,
-    };
+    let offset = if packed.quants.is_signed() { V::STORED_BYTES_OFFSET } else { packed.quant_offset };
     let mut partials = [v.begin(v.zero()); ROWS];
     let mut sums = [v.zero(); ROWS];
-    // SAFETY: passed on from the caller; offsets lie inside the block by the construction of `PackedBlock`.
+    // SAFETY: passed on from the caller.
     unsafe {
-        if packed.scales != ScaleStorage::HalfStepSubScale {
+        if !packed.scales.is_per_half_step() {
             if offset != 0 {
                 for (row, partial) in partials.iter_mut().enumerate() {
                     *partial = v.begin(v.start(activations.get(row), offset));
@@ -216,7 +254,7 @@ pub(super) unsafe fn integer_sums<V: RowVectors, F: QuantizedFormat, const ROWS:
             half_step::<V, F, 0, ROWS>(v, weights, activations, &mut partials);
             half_step::<V, F, 1, ROWS>(v, weights, activations, &mut partials);
             finish(v, &partials, &mut sums);
-            return sums;
+            return sums.map(|sum| v.to_floats(sum));
         }
         for (row, partial) in partials.iter_mut().enumerate() {
             *partial = v.begin(v.half_start(activations.get(row), offset, 0));
@@ -229,14 +267,39 @@ pub(super) unsafe fn integer_sums<V: RowVectors, F: QuantizedFormat, const ROWS:
         }
         half_step::<V, F, 1, ROWS>(v, weights, activations, &mut partials);
         finish(v, &partials, &mut sums);
-        let at = packed.sub_scales_at + 2 * weights.step * GROUP_ROWS + weights.first_row;
-        let first_factor = v.load_signed_bytes(weights.block, at);
-        let second_factor = v.load_signed_bytes(weights.block, at + GROUP_ROWS);
-        for (sum, first) in sums.iter_mut().zip(first) {
-            *sum = v.weigh(first, first_factor, *sum, second_factor);
-        }
-        sums
+        weigh_half_steps::<V, F, ROWS>(v, weights, first, sums)
     }
+}
+
+/// Integer sums of both halves of a step to one sum, for formats with scales of half steps.
+///
+/// # Safety
+/// As [`add_step`].
+#[inline(always)]
+pub(super) unsafe fn weigh_half_steps<V: RowVectors, F: QuantizedFormat, const ROWS: usize>(
+    v: V,
+    weights: StepWeights<'_>,
+    first: [V::Ints; ROWS],
+    second: [V::Ints; ROWS],
+) -> [V::Floats; ROWS] {
+    let packed = const { packed_block(F::FORMAT) };
+    let mut sums = [v.splat(0.0); ROWS];
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if packed.scales == ScaleStorage::HalfStepFloat {
+            let [first_scale, second_scale] = half_scales::<V, F>(v, weights);
+            for (row, sum) in sums.iter_mut().enumerate() {
+                let weighed = v.mul(first_scale, v.to_floats(first[row]));
+                *sum = v.fma(second_scale, v.to_floats(second[row]), weighed);
+            }
+            return sums;
+        }
+        let [first_factor, second_factor] = half_factors::<V, F>(v, weights);
+        for (row, sum) in sums.iter_mut().enumerate() {
+            *sum = v.to_floats(v.weigh(first[row], first_factor, second[row], second_factor));
+        }
+    }
+    sums
 }
 
 #[inline(always)]
@@ -259,21 +322,21 @@ unsafe fn half_step<V: RowVectors, F: QuantizedFormat, const HALF: usize, const 
 ) {
     // SAFETY: passed on from the caller. Written out, because a loop this large is not always unrolled.
     unsafe {
-        column_group::<V, F, HALF, 0, ROWS>(v, weights, activations, partials);
-        column_group::<V, F, HALF, 1, ROWS>(v, weights, activations, partials);
-        column_group::<V, F, HALF, 2, ROWS>(v, weights, activations, partials);
-        column_group::<V, F, HALF, 3, ROWS>(v, weights, activations, partials);
+        column_groups::<V, F, HALF, 0, ROWS>(v, weights, activations, partials);
+        column_groups::<V, F, HALF, 1, ROWS>(v, weights, activations, partials);
     }
 }
 
+/// Adds two column groups.
+///
 /// # Safety
-/// As [`add_step`]; `HALF < 2`, `INDEX < 4`.
+/// As [`add_step`]; `HALF < 2`, `PAIR < 2`.
 #[inline(always)]
-unsafe fn column_group<
+unsafe fn column_groups<
     V: RowVectors,
     F: QuantizedFormat,
     const HALF: usize,
-    const INDEX: usize,
+    const PAIR: usize,
     const ROWS: usize,
 >(
     v: V,
@@ -284,79 +347,69 @@ unsafe fn column_group<
     let storage = const { packed_block(F::FORMAT) }.quants;
     // SAFETY: passed on from the caller.
     unsafe {
-        let quants = quants::<V, F, HALF, INDEX>(v, weights);
+        let [first, second] = quant_pair::<V, F, HALF, PAIR>(v, weights);
         for (row, partial) in partials.iter_mut().enumerate() {
-            let sum = v.dot(storage, *partial, quants, activations.get(row), HALF * 4 + INDEX);
-            *partial = v.widen(storage, sum, INDEX + 1);
+            let sum = v.dot(storage, *partial, first, activations.get(row), HALF * 4 + PAIR * 2);
+            *partial = v.widen(storage, sum, PAIR * 2 + 1);
+        }
+        for (row, partial) in partials.iter_mut().enumerate() {
+            let sum = v.dot(storage, *partial, second, activations.get(row), HALF * 4 + PAIR * 2 + 1);
+            *partial = v.widen(storage, sum, PAIR * 2 + 2);
         }
     }
 }
 
-/// The stored values of one column group as the dot product takes them.
+/// The stored values of column groups `4 * HALF + 2 * PAIR` and the next, as the dot product takes them.
 ///
 /// # Safety
-/// As [`column_group`].
+/// As [`column_groups`].
 #[inline(always)]
-pub(super) unsafe fn quants<V: RowVectors, F: QuantizedFormat, const HALF: usize, const INDEX: usize>(
+pub(super) unsafe fn quant_pair<V: RowVectors, F: QuantizedFormat, const HALF: usize, const PAIR: usize>(
+    v: V,
+    weights: StepWeights<'_>,
+) -> [V::Bytes; 2] {
+    let storage = const { packed_block(F::FORMAT) }.quants;
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match (storage, PAIR) {
+            (QuantStorage::Grid(grid), _) => grid_pair::<V, F, HALF, PAIR>(v, grid, weights),
+            (_, 0) => [quants::<V, F, HALF, 0>(v, weights), quants::<V, F, HALF, 1>(v, weights)],
+            _ => [quants::<V, F, HALF, 2>(v, weights), quants::<V, F, HALF, 3>(v, weights)],
+        }
+    }
+}
+
+/// The stored values of column group `4 * HALF + INDEX`; not for grids.
+///
+/// # Safety
+/// As [`column_groups`]; `INDEX < 4`.
+#[inline(always)]
+unsafe fn quants<V: RowVectors, F: QuantizedFormat, const HALF: usize, const INDEX: usize>(
     v: V,
     weights: StepWeights<'_>,
 ) -> V::Bytes {
     let packed = const { packed_block(F::FORMAT) };
-    let first = packed.steps_at + weights.step * packed.step_bytes + 4 * weights.first_row;
+    let first = step_at(&packed, weights) + 4 * weights.first_row;
     // SAFETY: all vectors of the step lie inside the block.
     unsafe {
-        if packed.quants == QuantStorage::Bytes {
-            let at = first + (HALF * 4 + INDEX) * VECTOR_BYTES;
-            return v.stored_bytes(v.load_bytes(weights.block, at));
-        }
-        let both = v.load_bytes(weights.block, first + INDEX * VECTOR_BYTES);
-        let nibbles = if HALF == 0 { v.low_nibbles(both) } else { v.high_nibbles(both) };
+        let vector = |index: usize| v.load_bytes(weights.block, first + index * VECTOR_BYTES);
+        let nibbles = || {
+            let both = vector(INDEX);
+            if HALF == 0 { v.low_nibbles(both) } else { v.high_nibbles(both) }
+        };
+        let pair = |index: usize, to: u32| v.move_bits(vector(index), 2 * INDEX as u32, to, 3 << to);
+        let bit = |index: usize, to: u32| v.move_bits(vector(index), (HALF * 4 + INDEX) as u32, to, 1 << to);
         match packed.quants {
-            QuantStorage::Bytes | QuantStorage::Nibbles => nibbles,
-            QuantStorage::Codes => v.decode(nibbles),
-            QuantStorage::NibblesAndFifthBit => {
-                let plane = v.load_bytes(weights.block, first + 4 * VECTOR_BYTES);
-                v.add_high_bits(nibbles, plane, (HALF * 4 + INDEX) as u32, 0x10)
-            }
-            QuantStorage::NibblesAndBitPairs => {
-                let plane = v.load_bytes(weights.block, first + (4 + HALF) * VECTOR_BYTES);
-                v.add_high_bits(nibbles, plane, 2 * INDEX as u32, 0x30)
-            }
+            QuantStorage::Bytes => v.stored_bytes(vector(HALF * 4 + INDEX)),
+            QuantStorage::Nibbles | QuantStorage::Grid(_) => nibbles(),
+            QuantStorage::Codes => v.decode(nibbles(), &CODES),
+            QuantStorage::SignedCodes => v.stored_bytes(v.decode(nibbles(), &IQ4_VALUES)),
+            QuantStorage::NibblesAndFifthBit => v.either(nibbles(), bit(4, 4)),
+            QuantStorage::NibblesAndBitPairs => v.either(nibbles(), pair(4 + HALF, 4)),
+            QuantStorage::BitPairs => pair(HALF, 0),
+            QuantStorage::BitPairsAndThirdBit => v.either(pair(HALF, 0), bit(2, 2)),
+            QuantStorage::Trits => trits::<V, F, HALF, INDEX>(v, weights),
         }
-    }
-}
-
-/// Scale and minimum of a step, the minimum with the sign it is added with (0 for formats without).
-///
-/// # Safety
-/// As [`add_step`].
-#[inline(always)]
-pub(super) unsafe fn scales<V: RowVectors, F: QuantizedFormat>(
-    v: V,
-    weights: StepWeights<'_>,
-) -> (V::Floats, V::Floats) {
-    let packed = const { packed_block(F::FORMAT) };
-    let StepWeights { block, step, first_row } = weights;
-    // SAFETY: all offsets lie inside the block by the construction of `PackedBlock`.
-    unsafe {
-        let mut scale = match packed.scales {
-            ScaleStorage::Exponent => v.load_exponents(block, first_row),
-            _ => v.load_halves(block, 2 * first_row),
-        };
-        if packed.scales == ScaleStorage::SubScale {
-            let at = packed.sub_scales_at + step * GROUP_ROWS + first_row;
-            scale = v.mul(scale, v.load_unsigned_bytes(block, at));
-        }
-        let minimum = match packed.minimums {
-            MinimumStorage::Absent => v.splat(0.0),
-            MinimumStorage::Added => v.load_halves(block, packed.minimums_at + 2 * first_row),
-            MinimumStorage::SubtractedOfSuperBlock => {
-                let super_minimum = v.load_halves(block, packed.minimums_at + 2 * first_row);
-                let at = packed.sub_minimums_at + step * GROUP_ROWS + first_row;
-                v.negate(v.mul(super_minimum, v.load_unsigned_bytes(block, at)))
-            }
-        };
-        (scale, minimum)
     }
 }
 

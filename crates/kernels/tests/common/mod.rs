@@ -43,7 +43,19 @@ fn half_fields(format: WeightFormat) -> &'static [usize] {
         WeightFormat::Q8_0 | WeightFormat::Q4_0 | WeightFormat::Q5_0 => &[0],
         WeightFormat::Q4_1 | WeightFormat::Q5_1 | WeightFormat::Q4K | WeightFormat::Q5K => &[0, 2],
         WeightFormat::Q6K => &[208],
-        WeightFormat::Mxfp4 => &[],
+        WeightFormat::Mxfp4 | WeightFormat::Nvfp4 | WeightFormat::Iq1M => &[],
+        WeightFormat::Q2K => &[80, 82],
+        WeightFormat::Q3K => &[108],
+        WeightFormat::Tq1_0 => &[52],
+        WeightFormat::Tq2_0 => &[64],
+        WeightFormat::Iq1S
+        | WeightFormat::Iq2Xxs
+        | WeightFormat::Iq2Xs
+        | WeightFormat::Iq2S
+        | WeightFormat::Iq3Xxs
+        | WeightFormat::Iq3S
+        | WeightFormat::Iq4Nl
+        | WeightFormat::Iq4Xs => &[0],
     }
 }
 
@@ -68,6 +80,14 @@ pub fn random_rows(random: &mut Random, format: WeightFormat, rows: usize, colum
                 }
                 if format == WeightFormat::Mxfp4 {
                     block[0] = random_exponent(random);
+                }
+                if format == WeightFormat::Iq1M {
+                    // The scale is in the upper nibbles of four u16.
+                    let scale = u16::from_le_bytes(random_half(random));
+                    for part in 0..4 {
+                        let byte = &mut block[49 + 2 * part];
+                        *byte = *byte & 0x0f | ((scale >> (4 * part)) as u8) << 4;
+                    }
                 }
             }
         }
@@ -102,6 +122,7 @@ pub fn column_counts(format: WeightFormat) -> Vec<usize> {
     match format.block_elements() {
         1 => vec![1, 31, 64, 200],
         32 => vec![32, 96, 256],
+        64 => vec![64, 192, 256],
         _ => vec![256, 768],
     }
 }
