@@ -253,11 +253,13 @@ fn carry_grid(grid: Grid, packed: &PackedBlock, carry: &mut impl Carry) {
 }
 
 /// The inverse of [`fifth_bit_plane`].
+#[inline(never)] // used for every lane of every step
 fn bits_of_plane(plane: u32) -> u32 {
     (0..32).fold(0, |bits, column| bits | (plane >> (column % 4 * 8 + column / 4) & 1) << column)
 }
 
 /// Four times seven sign bits and four bits of another kind, as a plane with those in the places of each eighth column.
+#[inline(never)] // used for every lane of every step
 fn plane_of_signs_and(signs: [u32; 4], other: u32) -> u32 {
     let columns = (0..4).fold(0, |bits, eight| bits | (signs[eight] & 0x7f) << (8 * eight));
     let spread = (0..4).fold(0, |bits, index| bits | (other >> index & 1) << (25 + 2 * index));
@@ -266,6 +268,7 @@ fn plane_of_signs_and(signs: [u32; 4], other: u32) -> u32 {
 }
 
 /// The inverse of [`plane_of_signs_and`].
+#[inline(never)] // used for every lane of every step
 fn signs_and_other(plane: u32) -> ([u32; 4], u32) {
     let columns = bits_of_plane(plane & !LAST_OF_EIGHT);
     let other = (0..4).fold(0, |bits, index| bits | (plane >> (25 + 2 * index) & 1) << index);

@@ -102,7 +102,7 @@ impl QuantStorage {
     }
 
     /// Whether a lane is a source block in other words (`coded.rs`), not planes of values.
-    const fn is_coded(self) -> bool {
+    pub(crate) const fn is_coded(self) -> bool {
         matches!(self, QuantStorage::Trits | QuantStorage::Grid(_))
     }
 

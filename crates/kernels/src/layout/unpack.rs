@@ -44,11 +44,7 @@ pub(crate) fn read_lane<F: QuantizedFormat>(
     fields: &mut BlockFields,
 ) {
     if packed.quants.is_coded() {
-        let mut memory = [0; SOURCE_BLOCK_BYTES_MAX];
-        let source = &mut memory[..F::FORMAT.block_bytes()];
-        carry(packed, &mut Unpacking { source, lane, block });
-        F::read(source, fields);
-        return;
+        return read_coded_lane::<F>(lane, block, fields);
     }
     let half_at = |offset: usize| u16::from_le_bytes([block[offset], block[offset + 1]]);
     fields.scale = match packed.scales {
@@ -70,6 +66,16 @@ pub(crate) fn read_lane<F: QuantizedFormat>(
     for (step, quants) in steps.zip(quants) {
         read_step_lane(packed.quants, lane, step, quants);
     }
+}
+
+/// By way of the source block.
+#[inline(never)] // it is long, and used in several places
+fn read_coded_lane<F: QuantizedFormat>(lane: usize, block: &[u8], fields: &mut BlockFields) {
+    let packed = const { packed_block(F::FORMAT) };
+    let mut memory = [0; SOURCE_BLOCK_BYTES_MAX];
+    let source = &mut memory[..F::FORMAT.block_bytes()];
+    carry(&packed, &mut Unpacking { source, lane, block });
+    F::read(source, fields);
 }
 
 #[inline(always)] // as `read_lane`

@@ -5,7 +5,7 @@
 
 use crate::activations::{ActivationBlock, InputRows};
 use crate::blocks::QuantizedFormat;
-use crate::layout::GROUP_ROWS;
+use crate::layout::{GROUP_ROWS, packed_block};
 use crate::prefetch;
 
 /// The 16 results of one group and one activation row.
@@ -59,6 +59,9 @@ impl Span<'_> {
 pub(super) trait QuantizedTiles {
     /// Most activation rows of a tile: as many as the registers hold accumulators for. At least 4.
     const ROWS_MAX: usize;
+    /// False where tiles of one and of four rows are enough. That is so for formats of codes everywhere: most of the work
+    /// is to look up the values.
+    const ALL_SIZES: bool = true;
 
     /// Multiplies one packed group by `ROWS` activation rows.
     ///
@@ -128,19 +131,24 @@ pub(super) unsafe fn quantized_rows<T: QuantizedTiles, F: QuantizedFormat>(
         // SAFETY: passed on from the caller; each tile gets as many rows as its size says.
         let done = unsafe {
             match rest.len() / row_blocks {
-                8.. if T::ROWS_MAX >= 8 => tile!(8),
-                7 if T::ROWS_MAX >= 8 => tile!(7),
-                6 if T::ROWS_MAX >= 8 => tile!(6),
-                5 if T::ROWS_MAX >= 8 => tile!(5),
+                8.. if const { tile_exists::<T, F>(8) } => tile!(8),
+                7 if const { tile_exists::<T, F>(7) } => tile!(7),
+                6 if const { tile_exists::<T, F>(6) } => tile!(6),
+                5 if const { tile_exists::<T, F>(5) } => tile!(5),
                 4.. => tile!(4),
-                3 => tile!(3),
-                2 => tile!(2),
+                3 if const { tile_exists::<T, F>(3) } => tile!(3),
+                2 if const { tile_exists::<T, F>(2) } => tile!(2),
                 _ => tile!(1),
             }
         };
         first += done;
         rest = &rest[done * row_blocks..];
     }
+}
+
+/// Whether a tile of `rows` rows is compiled. Those of one and of four rows always are.
+const fn tile_exists<T: QuantizedTiles, F: QuantizedFormat>(rows: usize) -> bool {
+    rows <= T::ROWS_MAX && T::ALL_SIZES && !packed_block(F::FORMAT).quants.is_coded()
 }
 
 /// # Safety

@@ -15,6 +15,7 @@ pub(super) struct ScalarTiles;
 
 impl QuantizedTiles for ScalarTiles {
     const ROWS_MAX: usize = 4;
+    const ALL_SIZES: bool = false;
 
     unsafe fn tile<F: QuantizedFormat, const ROWS: usize>(
         group: &[u8],
