@@ -18,6 +18,7 @@ mod conversations_share_the_kv_cache;
 mod doctor_judges_any_machine;
 mod every_constant_of_a_family_counts;
 mod every_pair_of_settings_gives_the_same_bits;
+mod every_weight_format_computes_what_its_values_say;
 mod experts_without_weights_are_not_asked_for;
 mod folders_that_cannot_be_used_are_refused_by_name;
 mod hugging_face_folders_agree_with_transformers;

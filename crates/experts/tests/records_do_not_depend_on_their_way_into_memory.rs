@@ -9,6 +9,7 @@ use coldpress_experts::{
     ExpertKey, ExpertStore, Fingerprint, PackFile, ReaderChoice, Residency, StoreConfig,
 };
 use coldpress_kernels::WeightFormat;
+use coldpress_kernels::blocks::has_big_endian_form;
 use coldpress_memory::Ledger;
 use coldpress_testkit::{ExpertSource, FaultRates, Random, SimulatedReader, SourceShape, visit_records};
 use coldpress_workers::{Team, Workers};
@@ -17,9 +18,15 @@ fn shapes() -> Vec<SourceShape> {
     let one_layer =
         |formats| SourceShape { formats: vec![formats], experts: 5, files: 1, ..SourceShape::default() };
     let mut shapes = vec![SourceShape::default(), SourceShape { separate: true, ..SourceShape::default() }];
-    for format in WeightFormat::ALL {
+    for format in WeightFormat::ALL.into_iter().take(12) {
         shapes.push(SourceShape { inner: 512, ..one_layer([format; 3]) });
         shapes.push(SourceShape { big_endian: true, ..one_layer([format; 3]) });
+    }
+    // Another format for each matrix, another record size for each layer.
+    let (mixed, _) = WeightFormat::ALL[11..].as_chunks::<3>();
+    let swapped = mixed.iter().copied().filter(|three| three.iter().all(|&one| has_big_endian_form(one)));
+    for (formats, big_endian) in [(swapped.collect(), true), (mixed.to_vec(), false)] {
+        shapes.push(SourceShape { formats, inner: 512, experts: 4, big_endian, ..SourceShape::default() });
     }
     // Rows that do not fill a group of 16, rows shorter than a block of the device.
     shapes.push(SourceShape { hidden: 32, inner: 96, ..one_layer([WeightFormat::Q4_0; 3]) });

@@ -18,6 +18,7 @@ use coldpress_experts::{
 };
 use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, Value};
 use coldpress_kernels::WeightFormat;
+use coldpress_kernels::blocks::has_big_endian_form;
 
 use crate::error::ModelError;
 use crate::latent::HeadMatrices;
@@ -291,6 +292,12 @@ impl<'a> SpecBuilder<'a> {
                 supported_formats()
             )));
         };
+        if self.file.big_endian() && !has_big_endian_form(format) {
+            return Err(self.unsupported(format!(
+                "tensor {name} has type {format}, whose byte order in big-endian files is not defined; use the \
+                 little-endian file of the model"
+            )));
+        }
         self.used.insert(info.name.as_str());
         Ok((info, format))
     }

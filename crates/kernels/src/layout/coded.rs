@@ -258,40 +258,41 @@ fn bits_of_plane(plane: u32) -> u32 {
     (0..32).fold(0, |bits, column| bits | (plane >> (column % 4 * 8 + column / 4) & 1) << column)
 }
 
-/// Four times seven sign bits and four bits of another kind, as a plane with those in the places of each eighth column.
+/// Sign bits of 32 columns and four bits of another kind, as a plane with those in the places of each eighth column.
 #[inline(never)] // used for every lane of every step
-fn plane_of_signs_and(signs: [u32; 4], other: u32) -> u32 {
-    let columns = (0..4).fold(0, |bits, eight| bits | (signs[eight] & 0x7f) << (8 * eight));
-    let spread = (0..4).fold(0, |bits, index| bits | (other >> index & 1) << (25 + 2 * index));
+fn plane_of_signs_and(signs: u32, other: u32) -> u32 {
+    let spread = (other & 3 | (other & 0xc) << 2) & 0x33;
+    let spread = ((spread | spread << 1) & 0x55) << 25;
     debug_assert!(spread & !LAST_OF_EIGHT == 0);
-    fifth_bit_plane(columns) | spread
+    fifth_bit_plane(signs & 0x7f7f_7f7f) | spread
 }
 
 /// The inverse of [`plane_of_signs_and`].
-#[inline(never)] // used for every lane of every step
-fn signs_and_other(plane: u32) -> ([u32; 4], u32) {
-    let columns = bits_of_plane(plane & !LAST_OF_EIGHT);
+#[inline(never)] // as above
+fn signs_and_other(plane: u32) -> (u32, u32) {
     let other = (0..4).fold(0, |bits, index| bits | (plane >> (25 + 2 * index) & 1) << index);
-    ([0, 8, 16, 24].map(|shift| columns >> shift & 0x7f), other)
+    (bits_of_plane(plane & !LAST_OF_EIGHT), other)
 }
 
 /// Seven sign bits each from bit 0, 7, 14 and 21, a sub-scale from bit 28.
 fn plane_of_scaled(word: u32) -> u32 {
-    plane_of_signs_and([0, 7, 14, 21].map(|shift| word >> shift), word >> 28)
+    let signs = word & 0x7f | (word & 0x7f << 7) << 1 | (word & 0x7f << 14) << 2 | (word & 0x7f << 21) << 3;
+    plane_of_signs_and(signs, word >> 28)
 }
 
 fn scaled_of_plane(plane: u32) -> u32 {
-    let ([first, second, third, fourth], scale) = signs_and_other(plane);
-    first | second << 7 | third << 14 | fourth << 21 | scale << 28
+    let (signs, scale) = signs_and_other(plane);
+    let parts = [0, 8, 16, 24].map(|shift| signs >> shift & 0x7f);
+    parts[0] | parts[1] << 7 | parts[2] << 14 | parts[3] << 21 | scale << 28
 }
 
 /// Four bytes, each of the ninth bit of an index and seven sign bits above it.
 fn plane_of_indexed(word: u32) -> u32 {
-    let ninth = (0..4).fold(0, |bits, index| bits | (word >> (8 * index) & 1) << index);
-    plane_of_signs_and([1, 9, 17, 25].map(|shift| word >> shift), ninth)
+    let ninth = word & 1 | word >> 7 & 2 | word >> 14 & 4 | word >> 21 & 8;
+    plane_of_signs_and(word >> 1, ninth)
 }
 
 fn indexed_of_plane(plane: u32) -> u32 {
     let (signs, ninth) = signs_and_other(plane);
-    (0..4).fold(0, |word, index| word | (signs[index] << 1 | (ninth >> index & 1)) << (8 * index))
+    (0..4).fold(signs << 1, |word, index| word | (ninth >> index & 1) << (8 * index))
 }

@@ -18,7 +18,7 @@
 //! AVX-512 tiles on Zen 4, whose vector units are half as wide: the bound that the f32 part sets.
 
 use std::arch::asm;
-use std::arch::x86_64::__m512;
+use std::arch::x86_64::{__m512, __m512i};
 use std::hint::black_box;
 
 use super::avx512::Avx512Rows;
@@ -92,6 +92,11 @@ struct Scratch {
 /// # Safety
 /// As [`run_quantized`], with AMX as well.
 pub(super) unsafe fn run_amx<T: QuantizedTiles, F: QuantizedFormat>(span: &Span<'_>) {
+    // Codes are looked up in the time that the tiles save, and compiling both sizes for each such format takes minutes.
+    if const { packed_block(F::FORMAT).quants.is_coded() } {
+        // SAFETY: passed on from the caller.
+        return unsafe { run_quantized::<T, F>(span) };
+    }
     // SAFETY: passed on from the caller.
     unsafe {
         match span.input.rows() {
@@ -240,33 +245,32 @@ unsafe fn unpack<F: QuantizedFormat>(v: Avx512Rows, group: &[u8], first_step: us
                 v.store(minimum, &mut chunk.minimums[index], 0);
             }
             if packed.scales.is_per_half_step() {
-                for (factor, factors) in
-                    half_scales::<_, F>(v, weights).into_iter().zip(&mut chunk.half_scales[index])
-                {
-                    v.store(factor, factors, 0);
-                }
+                let [first, second] = half_scales::<_, F>(v, weights);
+                v.store(first, &mut chunk.half_scales[index][0], 0);
+                v.store(second, &mut chunk.half_scales[index][1], 0);
             }
             if packed.minimums == MinimumStorage::SubtractedOfHalfSteps {
-                let minimums = half_minimums::<_, F>(v, weights);
-                for (minimum, lanes) in minimums.into_iter().zip(&mut chunk.half_minimums[index]) {
-                    v.store(v.to_floats(minimum), lanes, 0);
-                }
+                let [first, second] = half_minimums::<_, F>(v, weights);
+                v.store(v.to_floats(first), &mut chunk.half_minimums[index][0], 0);
+                v.store(v.to_floats(second), &mut chunk.half_minimums[index][1], 0);
             }
             if packed.quants != QuantStorage::Bytes {
                 // Signed values come with 128 added.
                 let offset = if packed.quants.is_signed() { i8::MIN } else { packed.quant_offset as i8 };
-                let pairs = [
-                    quant_pair::<_, F, 0, 0>(v, weights),
-                    quant_pair::<_, F, 0, 1>(v, weights),
-                    quant_pair::<_, F, 1, 0>(v, weights),
-                    quant_pair::<_, F, 1, 1>(v, weights),
-                ];
-                for (bytes, vector) in pairs.into_iter().flatten().zip(&mut chunk.quants[index]) {
-                    v.store_signed(bytes, offset, vector);
-                }
+                let vectors = &mut chunk.quants[index];
+                store_pair(v, quant_pair::<_, F, 0, 0>(v, weights), offset, &mut vectors[0..2]);
+                store_pair(v, quant_pair::<_, F, 0, 1>(v, weights), offset, &mut vectors[2..4]);
+                store_pair(v, quant_pair::<_, F, 1, 0>(v, weights), offset, &mut vectors[4..6]);
+                store_pair(v, quant_pair::<_, F, 1, 1>(v, weights), offset, &mut vectors[6..8]);
             }
         }
     }
+}
+
+#[inline(always)]
+fn store_pair(v: Avx512Rows, pair: [__m512i; 2], offset: i8, vectors: &mut [[u8; VECTOR_BYTES]]) {
+    v.store_signed(pair[0], offset, &mut vectors[0]);
+    v.store_signed(pair[1], offset, &mut vectors[1]);
 }
 
 /// Adds the steps of a chunk to the results of one tile.
@@ -374,7 +378,8 @@ unsafe fn add_four_rows<F: QuantizedFormat, const TILE_ROWS: usize, const FIRST:
         match packed.minimums {
             MinimumStorage::Absent => {}
             MinimumStorage::SubtractedOfHalfSteps => {
-                let [first, second] = block.half_sums.map(|sum| v.splat(f32::from(sum)));
+                let [first, second] = block.half_sums;
+                let (first, second) = (v.splat(f32::from(first)), v.splat(f32::from(second)));
                 let weighed = v.fma(second, half_minimums[1], v.mul(first, half_minimums[0]));
                 *accumulator = v.fma(v.mul(minimum, v.splat(block.scale)), weighed, *accumulator);
             }

@@ -58,13 +58,14 @@ pub(super) unsafe fn grid_pair<V: RowVectors, F: QuantizedFormat, const HALF: us
             IQ2_XS[byte(eight, lane) | ninth << 8]
         }),
         Grid::Iq2S => v.entries(|lane| IQ2_S[byte(eight, lane) | (high(lane) >> (2 * eight) & 3) << 8]),
-        Grid::Iq3Xxs => [0, 1].map(|index| v.words(|lane| IQ3_XXS[byte(2 * eight + index, lane)])),
-        Grid::Iq3S => [0, 1].map(|index| {
-            v.words(|lane| {
-                let ninth = high(lane) >> (2 * eight + index) & 1;
-                IQ3_S[byte(2 * eight + index, lane) | ninth << 8]
-            })
-        }),
+        Grid::Iq3Xxs => [
+            v.words(|lane| IQ3_XXS[byte(2 * eight, lane)]),
+            v.words(|lane| IQ3_XXS[byte(2 * eight + 1, lane)]),
+        ],
+        Grid::Iq3S => [
+            v.words(|lane| IQ3_S[byte(2 * eight, lane) | (high(lane) >> (2 * eight) & 1) << 8]),
+            v.words(|lane| IQ3_S[byte(2 * eight + 1, lane) | (high(lane) >> (2 * eight + 1) & 1) << 8]),
+        ],
     };
     // SAFETY: the words of the signs lie in the step.
     let signs = unsafe { v.load_words(block, signs_at(&packed, weights)) };

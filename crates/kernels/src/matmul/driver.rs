@@ -3,6 +3,7 @@
 //! An instruction set provides tiles: functions that multiply one group (or a few, for float weights) by a fixed number of
 //! activation rows. The driver picks tile sizes and stores the lanes of real rows. Tile sizes never change a result.
 
+use crate::WeightFormat;
 use crate::activations::{ActivationBlock, InputRows};
 use crate::blocks::QuantizedFormat;
 use crate::layout::{GROUP_ROWS, packed_block};
@@ -146,9 +147,14 @@ pub(super) unsafe fn quantized_rows<T: QuantizedTiles, F: QuantizedFormat>(
     }
 }
 
-/// Whether a tile of `rows` rows is compiled. Those of one and of four rows always are.
+/// Whether a tile of `rows` rows is compiled. Those of one and of four rows always are. Compiling takes its time, so only the
+/// formats that most files are made of have all sizes.
 const fn tile_exists<T: QuantizedTiles, F: QuantizedFormat>(rows: usize) -> bool {
-    rows <= T::ROWS_MAX && T::ALL_SIZES && !packed_block(F::FORMAT).quants.is_coded()
+    let is_common = (F::FORMAT as usize) <= WeightFormat::Mxfp4 as usize;
+    rows <= T::ROWS_MAX
+        && T::ALL_SIZES
+        && (is_common || rows.is_power_of_two())
+        && !packed_block(F::FORMAT).quants.is_coded()
 }
 
 /// # Safety

@@ -45,7 +45,11 @@ pub(super) unsafe fn matrix_sums<V: Vectors, F: QuantizedFormat, const ROWS: usi
                     *sum = vaddq_s32(*sum, v.start(activations.get(row), offset));
                 }
             }
-            return first.map(|sum| v.to_floats(sum));
+            let mut floats = [v.splat(0.0); ROWS];
+            for (float, sum) in floats.iter_mut().zip(first) {
+                *float = v.to_floats(sum);
+            }
+            return floats;
         }
         let mut second = [v.zero(); ROWS];
         half_step::<V, F, 1, ROWS>(v, weights, activations, &mut second);

@@ -2,6 +2,8 @@
 //!
 //! A step has one scale and perhaps one minimum. Formats with sub-scales of 16 columns have two more factors, which weigh the
 //! integer sums of the halves. Used by the tiles of all vector instruction sets; offsets are those of `packed_block`.
+//! No closures around vectors here and in the tiles: they are functions without the features of the instruction set, and what
+//! is not inlined into the tile passes every vector through memory.
 
 use super::tile::{RowVectors, StepWeights};
 use crate::blocks::{FLOAT8_FACTOR, QuantizedFormat};
@@ -86,11 +88,13 @@ pub(super) unsafe fn half_factors<V: RowVectors, F: QuantizedFormat>(
     unsafe {
         match packed.scales {
             ScaleStorage::HalfStepNibble => {
-                [0, 1].map(|half| v.and(v.load_unsigned(block, sub_byte(2 * step + half)), 0x0f))
+                let (first, second) = (sub_byte(2 * step), sub_byte(2 * step + 1));
+                [v.and(v.load_unsigned(block, first), 0x0f), v.and(v.load_unsigned(block, second), 0x0f)]
             }
-            ScaleStorage::HalfStepSixBits => {
-                [0, 1].map(|half| v.add(six_bits(v, &packed, 16, weights, 2 * step + half), -32))
-            }
+            ScaleStorage::HalfStepSixBits => [
+                v.add(six_bits(v, &packed, 16, weights, 2 * step), -32),
+                v.add(six_bits(v, &packed, 16, weights, 2 * step + 1), -32),
+            ],
             ScaleStorage::HalfStepOddNibble => {
                 let both = v.load_unsigned(block, sub_byte(step));
                 [odd(v, v.and(both, 0x0f)), odd(v, v.shift_right(both, 4))]
@@ -99,7 +103,10 @@ pub(super) unsafe fn half_factors<V: RowVectors, F: QuantizedFormat>(
                 let both = six_bits(v, &packed, 8, weights, step);
                 [odd(v, v.and(both, 7)), odd(v, v.shift_right(both, 3))]
             }
-            _ => [0, 1].map(|half| v.load_signed_bytes(block, sub_byte(2 * step + half))),
+            _ => [
+                v.load_signed_bytes(block, sub_byte(2 * step)),
+                v.load_signed_bytes(block, sub_byte(2 * step + 1)),
+            ],
         }
     }
 }
@@ -117,14 +124,23 @@ pub(super) unsafe fn half_scales<V: RowVectors, F: QuantizedFormat>(
     // SAFETY: as in `scales`.
     unsafe {
         if packed.scales == ScaleStorage::HalfStepFloat {
-            return [0, 1].map(|half| {
-                let at = packed.sub_scales_at + (2 * weights.step + half) * GROUP_ROWS + weights.first_row;
-                let bits = v.shift_left(v.and(v.load_unsigned(weights.block, at), 0x7f), 20);
-                v.mul(v.from_bits(bits), v.splat(FLOAT8_FACTOR))
-            });
+            let at = packed.sub_scales_at + 2 * weights.step * GROUP_ROWS + weights.first_row;
+            return [float8(v, weights.block, at), float8(v, weights.block, at + GROUP_ROWS)];
         }
-        half_factors::<V, F>(v, weights).map(|factor| v.to_floats(factor))
+        let [first, second] = half_factors::<V, F>(v, weights);
+        [v.to_floats(first), v.to_floats(second)]
     }
+}
+
+/// e4m3 scales, halved, at byte `at` of the block.
+///
+/// # Safety
+/// As [`scales`]; the bytes of all rows of a vector lie in the block.
+#[inline(always)]
+unsafe fn float8<V: RowVectors>(v: V, block: &[u8], at: usize) -> V::Floats {
+    // SAFETY: passed on from the caller.
+    let bytes = unsafe { v.load_unsigned(block, at) };
+    v.mul(v.from_bits(v.shift_left(v.and(bytes, 0x7f), 20)), v.splat(FLOAT8_FACTOR))
 }
 
 /// The sub-minimums of both halves of a step; only `SubtractedOfHalfSteps`.
@@ -137,11 +153,13 @@ pub(super) unsafe fn half_minimums<V: RowVectors, F: QuantizedFormat>(
     weights: StepWeights<'_>,
 ) -> [V::Ints; 2] {
     let packed = const { packed_block(F::FORMAT) };
-    [0, 1].map(|half| {
-        let at = packed.sub_scales_at + (2 * weights.step + half) * GROUP_ROWS + weights.first_row;
-        // SAFETY: as in `scales`.
-        v.shift_right(unsafe { v.load_unsigned(weights.block, at) }, 4)
-    })
+    let at = packed.sub_scales_at + 2 * weights.step * GROUP_ROWS + weights.first_row;
+    // SAFETY: as in `scales`.
+    unsafe {
+        let first = v.load_unsigned(weights.block, at);
+        let second = v.load_unsigned(weights.block, at + GROUP_ROWS);
+        [v.shift_right(first, 4), v.shift_right(second, 4)]
+    }
 }
 
 /// Offset of the signs of a step's rows, for the formats of grids that have them.
@@ -181,14 +199,14 @@ unsafe fn six_bits<V: RowVectors>(
     weights: StepWeights<'_>,
     index: usize,
 ) -> V::Ints {
-    let plane = |plane: usize| {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            v.load_unsigned(weights.block, packed.sub_scales_at + plane * GROUP_ROWS + weights.first_row)
-        }
+    let first = packed.sub_scales_at + weights.first_row;
+    let (low_at, high_at) = (index / 2 * GROUP_ROWS, (count / 2 + index / 4) * GROUP_ROWS);
+    // SAFETY: passed on from the caller.
+    let (low, high) = unsafe {
+        (v.load_unsigned(weights.block, first + low_at), v.load_unsigned(weights.block, first + high_at))
     };
-    let low = v.bits(plane(index / 2), 4 * (index as u32 % 2), 0x0f);
-    let high = v.bits(plane(count / 2 + index / 4), 2 * (index as u32 % 4), 3);
+    let low = v.bits(low, 4 * (index as u32 % 2), 0x0f);
+    let high = v.bits(high, 2 * (index as u32 % 4), 3);
     v.or(low, v.shift_left(high, 4))
 }
 

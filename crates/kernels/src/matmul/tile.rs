@@ -254,7 +254,11 @@ pub(super) unsafe fn step_sums<V: RowVectors, F: QuantizedFormat, const ROWS: us
             half_step::<V, F, 0, ROWS>(v, weights, activations, &mut partials);
             half_step::<V, F, 1, ROWS>(v, weights, activations, &mut partials);
             finish(v, &partials, &mut sums);
-            return sums.map(|sum| v.to_floats(sum));
+            let mut floats = [v.splat(0.0); ROWS];
+            for (float, sum) in floats.iter_mut().zip(sums) {
+                *float = v.to_floats(sum);
+            }
+            return floats;
         }
         for (row, partial) in partials.iter_mut().enumerate() {
             *partial = v.begin(v.half_start(activations.get(row), offset, 0));
@@ -390,24 +394,37 @@ unsafe fn quants<V: RowVectors, F: QuantizedFormat, const HALF: usize, const IND
 ) -> V::Bytes {
     let packed = const { packed_block(F::FORMAT) };
     let first = step_at(&packed, weights) + 4 * weights.first_row;
+    macro_rules! vector {
+        ($index:expr) => {
+            v.load_bytes(weights.block, first + $index * VECTOR_BYTES)
+        };
+    }
+    macro_rules! nibbles {
+        () => {
+            if HALF == 0 { v.low_nibbles(vector!(INDEX)) } else { v.high_nibbles(vector!(INDEX)) }
+        };
+    }
+    macro_rules! pair {
+        ($index:expr, $to:literal) => {
+            v.move_bits(vector!($index), 2 * INDEX as u32, $to, 3 << $to)
+        };
+    }
+    macro_rules! bit {
+        ($index:expr, $to:literal) => {
+            v.move_bits(vector!($index), (HALF * 4 + INDEX) as u32, $to, 1 << $to)
+        };
+    }
     // SAFETY: all vectors of the step lie inside the block.
     unsafe {
-        let vector = |index: usize| v.load_bytes(weights.block, first + index * VECTOR_BYTES);
-        let nibbles = || {
-            let both = vector(INDEX);
-            if HALF == 0 { v.low_nibbles(both) } else { v.high_nibbles(both) }
-        };
-        let pair = |index: usize, to: u32| v.move_bits(vector(index), 2 * INDEX as u32, to, 3 << to);
-        let bit = |index: usize, to: u32| v.move_bits(vector(index), (HALF * 4 + INDEX) as u32, to, 1 << to);
         match packed.quants {
-            QuantStorage::Bytes => v.stored_bytes(vector(HALF * 4 + INDEX)),
-            QuantStorage::Nibbles | QuantStorage::Grid(_) => nibbles(),
-            QuantStorage::Codes => v.decode(nibbles(), &CODES),
-            QuantStorage::SignedCodes => v.stored_bytes(v.decode(nibbles(), &IQ4_VALUES)),
-            QuantStorage::NibblesAndFifthBit => v.either(nibbles(), bit(4, 4)),
-            QuantStorage::NibblesAndBitPairs => v.either(nibbles(), pair(4 + HALF, 4)),
-            QuantStorage::BitPairs => pair(HALF, 0),
-            QuantStorage::BitPairsAndThirdBit => v.either(pair(HALF, 0), bit(2, 2)),
+            QuantStorage::Bytes => v.stored_bytes(vector!(HALF * 4 + INDEX)),
+            QuantStorage::Nibbles | QuantStorage::Grid(_) => nibbles!(),
+            QuantStorage::Codes => v.decode(nibbles!(), &CODES),
+            QuantStorage::SignedCodes => v.stored_bytes(v.decode(nibbles!(), &IQ4_VALUES)),
+            QuantStorage::NibblesAndFifthBit => v.either(nibbles!(), bit!(4, 4)),
+            QuantStorage::NibblesAndBitPairs => v.either(nibbles!(), pair!(4 + HALF, 4)),
+            QuantStorage::BitPairs => pair!(HALF, 0),
+            QuantStorage::BitPairsAndThirdBit => v.either(pair!(HALF, 0), bit!(2, 2)),
             QuantStorage::Trits => trits::<V, F, HALF, INDEX>(v, weights),
         }
     }
