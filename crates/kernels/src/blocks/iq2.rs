@@ -26,8 +26,8 @@ impl QuantizedFormat for Iq2Xxs {
         for (step, bytes) in block[2..].chunks_exact(8).enumerate() {
             let word = u32_at(bytes, 4);
             fields.sub_scales[2 * step..][..2].fill((2 * (word >> 28) + 1) as u8);
-            for entry in 0..4 {
-                fields.put_eight(4 * step + entry, grids::IQ2_XXS[usize::from(bytes[entry])]);
+            for (entry, &index) in bytes[..4].iter().enumerate() {
+                fields.put_eight(4 * step + entry, grids::IQ2_XXS[usize::from(index)]);
                 fields.negate_eight(4 * step + entry, with_parity(word >> (7 * entry)));
             }
         }

@@ -24,7 +24,7 @@ impl QuantizedFormat for Tq1_0 {
         for (bytes, quants) in [(&block[..32], first), (&block[32..48], second), (&block[48..52], third)] {
             for (quants, power) in quants.chunks_exact_mut(bytes.len()).zip(POWERS_OF_THREE) {
                 for (quant, byte) in quants.iter_mut().zip(bytes) {
-                    *quant = (u16::from(byte.wrapping_mul(power)) * 3 >> 8) as u8;
+                    *quant = ((u16::from(byte.wrapping_mul(power)) * 3) >> 8) as u8;
                 }
             }
         }

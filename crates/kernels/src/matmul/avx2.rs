@@ -231,7 +231,7 @@ impl<const VNNI: bool> RowVectors for Avx2Rows<VNNI> {
     }
 
     #[inline(always)]
-    fn from_bits(self, ints: __m256i) -> __m256 {
+    fn floats_of_bits(self, ints: __m256i) -> __m256 {
         with_features!(_mm256_castsi256_ps(ints))
     }
 

@@ -213,7 +213,7 @@ impl RowVectors for Avx512Rows {
     }
 
     #[inline(always)]
-    fn from_bits(self, ints: __m512i) -> __m512 {
+    fn floats_of_bits(self, ints: __m512i) -> __m512 {
         with_features!(_mm512_castsi512_ps(ints))
     }
 

@@ -207,7 +207,7 @@ impl<const I8MM: bool> RowVectors for NeonRows<I8MM> {
     }
 
     #[inline(always)]
-    fn from_bits(self, ints: int32x4_t) -> float32x4_t {
+    fn floats_of_bits(self, ints: int32x4_t) -> float32x4_t {
         with_features!(vreinterpretq_f32_s32(ints))
     }
 

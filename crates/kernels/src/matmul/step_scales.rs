@@ -140,7 +140,7 @@ pub(super) unsafe fn half_scales<V: RowVectors, F: QuantizedFormat>(
 unsafe fn float8<V: RowVectors>(v: V, block: &[u8], at: usize) -> V::Floats {
     // SAFETY: passed on from the caller.
     let bytes = unsafe { v.load_unsigned(block, at) };
-    v.mul(v.from_bits(v.shift_left(v.and(bytes, 0x7f), 20)), v.splat(FLOAT8_FACTOR))
+    v.mul(v.floats_of_bits(v.shift_left(v.and(bytes, 0x7f), 20)), v.splat(FLOAT8_FACTOR))
 }
 
 /// The sub-minimums of both halves of a step; only `SubtractedOfHalfSteps`.

@@ -57,7 +57,7 @@ pub(super) trait RowVectors: Copy {
     unsafe fn load_unsigned(self, bytes: &[u8], at: usize) -> Self::Ints;
     unsafe fn load_unsigned_halves(self, bytes: &[u8], at: usize) -> Self::Ints;
     fn bytes_of(self, ints: Self::Ints) -> Self::Bytes;
-    fn from_bits(self, ints: Self::Ints) -> Self::Floats;
+    fn floats_of_bits(self, ints: Self::Ints) -> Self::Floats;
     fn shift_left(self, a: Self::Ints, count: u32) -> Self::Ints;
     /// Zeros come in from the left.
     fn shift_right(self, a: Self::Ints, count: u32) -> Self::Ints;
