@@ -87,7 +87,9 @@ pub enum ExpertError {
         source: Box<ExpertError>,
     },
     /// A row was asked for that the table does not have.
-    #[error("row {row} of {table} was asked for, which has {rows}: the configuration and the file do not belong together")]
+    #[error(
+        "row {row} of {table} was asked for, which has {rows}: the configuration and the file do not belong together"
+    )]
     NoSuchRow {
         /// The table.
         table: String,

@@ -60,8 +60,8 @@ pub use reader::{ExpertReader, ReaderChoice};
 pub use reading::{SPLIT_MAX, read_ring_bytes};
 pub use record::RecordRef;
 pub use rows::{
-    LatencyHistogram, RowOrder, RowShard, RowStatistics, RowStore, RowStoreConfig, RowTable, row_format, row_store_bytes,
-    row_store_bytes_minimum,
+    LatencyHistogram, RowOrder, RowShard, RowStatistics, RowStore, RowStoreConfig, RowTable, row_format,
+    row_store_bytes, row_store_bytes_minimum,
 };
 pub use simulate::{ReplayCounts, Visits};
 pub use source::{FileAccess, ModelSource, ReadFile, aligned};

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use coldpress_experts::pack::write_pack;
 use coldpress_experts::{
-    ExpertStore, Fingerprint, LazyConfig, PackFile, ReaderChoice, RowOrder, RowShard, RowStore, RowStoreConfig,
-    RowTable, StoreConfig, row_store_bytes,
+    ExpertStore, Fingerprint, LazyConfig, PackFile, ReaderChoice, RowOrder, RowShard, RowStore,
+    RowStoreConfig, RowTable, StoreConfig, row_store_bytes,
 };
 use coldpress_kernels::WeightFormat;
 use coldpress_memory::Ledger;

@@ -69,7 +69,12 @@ fn tables(folder: &Path) -> Tables {
 fn source_file(path: &Path, content: &[u8]) -> SourceFile {
     std::fs::write(path, content).expect("write");
     let metadata = std::fs::metadata(path).expect("there");
-    SourceFile { path: path.to_owned(), len: metadata.len(), modified: metadata.modified().ok(), header_len: 0 }
+    SourceFile {
+        path: path.to_owned(),
+        len: metadata.len(),
+        modified: metadata.modified().ok(),
+        header_len: 0,
+    }
 }
 
 fn open(tables: &Tables, slots: usize, reader: ReaderChoice) -> RowStore {
@@ -206,8 +211,7 @@ fn a_row_that_is_not_there_is_named_with_tensor_and_file() {
     let mut store = RowStore::open(config(&tables, bytes, ReaderChoice::Pread, &ledger)).expect("opens");
     std::fs::OpenOptions::new().write(true).open(path).expect("open").set_len(shard.offset).expect("cut");
     let number = tables.tables.iter().position(|other| other.name == table.name).expect("there");
-    let before: u64 =
-        table.shards.iter().take_while(|other| *other != shard).map(|other| other.rows).sum();
+    let before: u64 = table.shards.iter().take_while(|other| *other != shard).map(|other| other.rows).sum();
     let row = before as u32;
     let mut out = vec![0.0; table.columns];
     // A failed prefetch says nothing; whoever needs the row is told.
@@ -269,7 +273,11 @@ fn reads_are_under_way_before_anybody_waits() {
     store.begin_pass();
     assert_eq!(store.prefetch(0, &rows).expect("begins"), rows.len());
     let begun = store.statistics();
-    assert_eq!((begun.reads, begun.prefetched, begun.asked, begun.wait_us), (7, 7, 0, 0), "one per distinct row");
+    assert_eq!(
+        (begun.reads, begun.prefetched, begun.asked, begun.wait_us),
+        (7, 7, 0, 0),
+        "one per distinct row"
+    );
     // Time for other work: rows land whenever somebody looks, without waiting.
     (0..40).for_each(|_| assert_eq!(store.prefetch(0, &[]).expect("looks"), 0));
     let mut out = vec![0.0; rows.len() * 9];

@@ -284,7 +284,9 @@ mod tests {
         let best = Zipf::new(ROWS, 0).shares[SLOTS - 1] / Zipf::new(ROWS, 0).shares[ROWS - 1];
         let (frequent, last) = (rate(RowOrder::Frequency, 0), rate(RowOrder::LastUse, 0));
         let (frequent_drift, last_drift) = (rate(RowOrder::Frequency, 1_000), rate(RowOrder::LastUse, 1_000));
-        println!("frequency {frequent:.3} {frequent_drift:.3}, last use {last:.3} {last_drift:.3}, best {best:.3}");
+        println!(
+            "frequency {frequent:.3} {frequent_drift:.3}, last use {last:.3} {last_drift:.3}, best {best:.3}"
+        );
         assert!(frequent > last + 0.06, "{frequent} against {last}");
         assert!(frequent > best - 0.06, "{frequent}, the most frequent rows alone would give {best}");
         assert!(frequent_drift > last_drift + 0.03, "{frequent_drift} against {last_drift}");
