@@ -12,7 +12,7 @@ use coldpress_experts::{ExpertKey, Geometry};
 use coldpress_kernels::{Kernels, probe};
 use coldpress_memory::sys::free_disk_space;
 use coldpress_memory::{Buffer, Bytes, Ledger, MachineFacts, Purpose, StorageKind, apart, storage_facts};
-use coldpress_model::{DenseKind, ModelSpec, kv_bytes_per_token};
+use coldpress_model::{DenseKind, ModelSpec, kv_bytes_per_token, state_bytes};
 use coldpress_workers::{Team, Workers};
 
 use crate::configuration::{LoadConfiguration, PackUse, Residency};
@@ -460,7 +460,8 @@ impl Sizes {
         // Of an embedding that is not also the head, a token reads one row.
         let embedding = &spec.tensor(spec.embedding).name;
         let one_row = |name: &str| spec.embedding != spec.output && name == embedding;
-        let (mut bytes, mut weights) = (0.0, 0.0);
+        // A recurrent state is read and written with every token.
+        let (mut bytes, mut weights) = (2.0 * state_bytes(spec) as f64, 0.0);
         for tensor in spec.tensors.iter().filter(|tensor| !one_row(&tensor.name)) {
             bytes += tensor.resident_bytes() as f64;
             if let DenseKind::Matrix { rows, columns } | DenseKind::Transposed { rows, columns } = tensor.kind

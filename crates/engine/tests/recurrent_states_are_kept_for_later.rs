@@ -99,7 +99,11 @@ fn conversations_edits_and_common_beginnings_go_on_from_kept_states() {
     check(&joined(&[&common, &prompt(62, 70)]), 128, "the third");
     check(&joined(&[&common, &prompt(63, 5)]), 128, "one that ends soon");
     check(&common[..100], 0, "less than what is common");
-    assert_eq!(client.status().totals.failed, 0);
+    let status = client.status();
+    assert_eq!(status.totals.failed, 0);
+    // Two that compute need four slots, and what is kept is bounded.
+    assert_eq!((status.prefix.state_slots, status.prefix.state_bytes), (8, Bytes(2 * 64 * 4)));
+    assert_eq!(status.prefix.cached_states + status.prefix.free_state_slots, 8);
 }
 
 #[test]

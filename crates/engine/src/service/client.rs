@@ -108,6 +108,14 @@ pub struct PrefixStatus {
     pub cached_pages: usize,
     /// Bytes of a page.
     pub page_bytes: Bytes,
+    /// Slots for recurrent states; 0 for models without any.
+    pub state_slots: usize,
+    /// Slots that nobody uses.
+    pub free_state_slots: usize,
+    /// States that the prefix tree knows.
+    pub cached_states: usize,
+    /// Bytes of a state.
+    pub state_bytes: Bytes,
     /// Bytes in the snapshot folder; absent without one.
     pub snapshot_bytes: Option<Bytes>,
 }

@@ -107,6 +107,12 @@ impl PrefixTree {
         self.pages
     }
 
+    /// States that the tree holds a reference to.
+    pub fn states(&self) -> usize {
+        let count = || self.nodes.iter().flatten().filter(|node| node.state.is_some()).count();
+        if self.with_states { count() } else { 0 }
+    }
+
     /// The longest beginning of `tokens` in the tree, which counts as a use of it. In a tree with states it is cut back to the last
     /// state.
     pub fn find(&mut self, tokens: &[u32]) -> Match {

@@ -65,6 +65,9 @@ impl Worker {
             pages,
             free_pages: pages,
             page_bytes: Bytes(runtime.page_bytes() as u64),
+            state_slots: runtime.report.states.slots,
+            free_state_slots: runtime.report.states.slots,
+            state_bytes: runtime.report.states.bytes_each,
             ..PrefixStatus::default()
         };
         let mut snapshots = match &serving.snapshots {
@@ -568,6 +571,10 @@ impl Worker {
             free_pages: pool.pages_free(),
             cached_pages: self.prefix.pages(),
             page_bytes: Bytes(pool.page_bytes() as u64),
+            state_slots: pool.state_slots(),
+            free_state_slots: pool.state_slots_free(),
+            cached_states: self.prefix.states(),
+            state_bytes: Bytes(pool.state_bytes() as u64),
             snapshot_bytes: self.snapshots.as_ref().map(Snapshots::bytes),
         });
         let mut figures = lock(&self.shared.figures);

@@ -12,7 +12,9 @@ use crate::service::Serving;
 /// Positions of a text.
 const LENGTH: usize = 300;
 const TEXTS: usize = 3;
-const STEPS: usize = 160;
+const STEPS: usize = 120;
+/// Models outside the repository, a file or a folder each.
+const FURTHER: [&str; 2] = ["oracle/gguf/granitehybrid.gguf", "oracle/minimax"];
 
 fn load_with_slots(model: &Path) -> Runtime {
     let serving = Serving { parallel: 4, kv_positions: Some(4096), ..Serving::default() };
@@ -212,15 +214,38 @@ impl Walk {
 
 #[test]
 fn any_cuts_forks_truncations_and_failures_give_the_bits_of_a_straight_run() {
-    for seed in 0..3 {
-        let mut walk = Walk::new(&fixture("lfm2moe.gguf"), seed);
+    walk(&fixture("lfm2moe.gguf"), 0..2, STEPS);
+    let Some(folder) = std::env::var_os("COLDPRESS_SHARED").map(PathBuf::from) else {
+        return println!("SKIPPED: models of the shared folder");
+    };
+    for model in FURTHER.map(|model| folder.join(model)) {
+        let copy = tempfile::tempdir().expect("a folder");
+        let model = if model.is_dir() { with_tokenizer(&model, copy.path()) } else { &model };
+        walk(model, 2..3, STEPS / 2);
+    }
+}
+
+/// Copies a model whose folder has no tokenizer to `copy`, with one.
+fn with_tokenizer<'a>(model: &Path, copy: &'a Path) -> &'a Path {
+    let tokenizer = fixture("hugging_face/tokenizer");
+    let parts = [model.join("config.json"), model.join("model.safetensors")];
+    let names = ["tokenizer.json", "tokenizer_config.json"];
+    for from in parts.into_iter().chain(names.map(|name| tokenizer.join(name))) {
+        std::fs::copy(&from, copy.join(from.file_name().expect("a file"))).expect("copied");
+    }
+    copy
+}
+
+fn walk(model: &Path, seeds: std::ops::Range<u64>, steps: usize) {
+    for seed in seeds {
+        let mut walk = Walk::new(model, seed);
         let free = |walk: &mut Walk| {
             let pool = pool(&mut walk.runtime);
             (pool.pages_free(), pool.state_slots_free(), pool.state_slots())
         };
         let before = free(&mut walk);
         assert!(before.2 == 14 && before.1 == before.2, "{before:?}");
-        (0..STEPS).for_each(|_| walk.step());
+        (0..steps).for_each(|_| walk.step());
         for known in std::mem::take(&mut walk.known) {
             pool(&mut walk.runtime).release(known.sequence);
         }
