@@ -31,4 +31,5 @@ mod lossy_settings_are_compared_with_exact_ones;
 mod many_requests_get_the_answers_of_their_solo_runs;
 mod recurrent_states_are_kept_for_later;
 mod sparse_attention_sees_the_positions_it_chooses;
+mod sequences_in_one_pass_have_states_of_their_own;
 mod who_leaves_a_shared_pass_is_out_after_its_layer;

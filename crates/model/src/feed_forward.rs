@@ -16,7 +16,8 @@ use crate::forward::{ForwardEngine, Model};
 use crate::route::{Choice, Routing};
 use crate::scratch::{Scratch, rows_per_part};
 use crate::spec::{
-    FeedForwardSpec, GatedFeedForwardSpec, MoeSpec, RouterSpec, SharedExpertSpec, VectorHandle,
+    FeedForwardSpec, GatedFeedForwardSpec, MoeSpec, NormedStream, RouterSpec, SharedExpertSpec,
+    StreamFactors, VectorHandle,
 };
 use crate::times::Phase;
 
@@ -240,15 +241,23 @@ impl Model {
         let hidden = self.spec.hidden;
         let (team, kernels) = (engine.team, engine.kernels);
         let norm = self.spec.layers[layer].feed_forward_norm;
-        let Scratch { residual, block_out, pairs, guess, gathered, router, .. } = &mut *engine.scratch;
+        let Scratch { residual, input, block_out, pairs, guess, gathered, router, .. } = &mut *engine.scratch;
         let row = &mut guess.as_mut_slice_of::<f32>()[..hidden];
-        row.copy_from_slice(&residual.as_slice_of::<f32>()[..hidden]);
-        vector::scale_add(kernels, row, 1.0, &block_out.as_slice_of::<f32>()[..hidden]);
+        // The next norm takes any common factor out.
+        let (stream, added) = match &self.spec.normed_stream {
+            None => (&residual.as_slice_of::<f32>()[..hidden], self.spec.residual_scale),
+            Some(NormedStream { feed_forward: StreamFactors { kept, added }, .. }) => {
+                (&*input.floats_mut(hidden), added / kept)
+            }
+        };
+        row.copy_from_slice(stream);
+        vector::scale_add(kernels, row, added, &block_out.as_slice_of::<f32>()[..hidden]);
         let results = pairs.as_slice_of::<f32>();
         for (choice, at) in routing.choices.iter().zip(&routing.grouped_at) {
             if routing.computed.contains(at) {
                 let at = *at as usize * hidden;
-                vector::scale_add(kernels, row, output_weight(current, choice), &results[at..at + hidden]);
+                let weight = added * output_weight(current, choice);
+                vector::scale_add(kernels, row, weight, &results[at..at + hidden]);
                 self.add_down_bias(kernels, current, choice, row);
             }
         }
