@@ -53,7 +53,8 @@ def quantised(weights: np.ndarray, kind: Type) -> np.ndarray:
     return np.frombuffer(np.asarray(data).tobytes(), dtype=np.uint8).reshape(len(rows), -1)
 
 
-def write(path: Path, kind: Type | None, widened: bool) -> None:
+def write(path: Path, kind: Type | None, widened: bool, made: dict[str, np.ndarray]) -> None:
+    """Writes the model; `made` keeps the quantised tensors of a type for its second file."""
     architecture = reader.fields["general.architecture"].contents()
     writer = GGUFWriter(str(path), architecture)
     for name, field in reader.fields.items():
@@ -67,7 +68,9 @@ def write(path: Path, kind: Type | None, widened: bool) -> None:
             writer.add_tensor(tensor.name, weights)
             continue
         used = kind if weights.shape[-1] % GGML_QUANT_SIZES[kind][0] == 0 else Type.IQ4_NL
-        data = quantised(weights, used)
+        if tensor.name not in made:
+            made[tensor.name] = quantised(weights, used)
+        data = made[tensor.name]
         if widened:
             writer.add_tensor(tensor.name, quants.dequantize(data, used).astype(np.float32).reshape(weights.shape))
         else:
@@ -109,15 +112,16 @@ def perplexity(probabilities: np.ndarray, ids: list[int]) -> float:
 def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.folder or temporary)
-        write(folder / "f32.gguf", None, False)
+        write(folder / "f32.gguf", None, False, {})
         vocabulary = logits(folder / "f32.gguf", [1]).shape[1]
         ids = [int(one) for one in options.ids.split(",")] if options.ids else text_of(folder / "f32.gguf", vocabulary)
         print(f"{len(ids)} tokens; F32 perplexity {perplexity(log_softmax(logits(folder / 'f32.gguf', ids)), ids):.3f}")
         print("| type | largest difference | divergence | same token | perplexity, F32 values | perplexity |\n|---|---|---|---|---|---|")
         for name in options.types.split(","):
             kind = Type[name.upper()]
+            made: dict[str, np.ndarray] = {}
             for widened in (True, False):
-                write(folder / f"{name}-{widened}.gguf", kind, widened)
+                write(folder / f"{name}-{widened}.gguf", kind, widened, made)
             expected, found = (logits(folder / f"{name}-{widened}.gguf", ids) for widened in (True, False))
             ours, theirs = log_softmax(found), log_softmax(expected)
             divergence = (np.exp(theirs) * (theirs - ours)).sum(axis=1).mean()
