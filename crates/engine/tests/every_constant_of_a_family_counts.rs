@@ -204,6 +204,34 @@ const NUMBERS: &[(&str, &[(&str, f64)])] = &[
         ],
     ),
     (
+        "qwen3_next",
+        &[
+            ("rms_norm_eps", 1e-2),
+            ("num_experts_per_tok", 3.0),
+            ("/rope_parameters/rope_theta", 500.0),
+            ("/rope_parameters/partial_rotary_factor", 0.5),
+        ],
+    ),
+    (
+        "qwen3_5_moe_text",
+        &[("rms_norm_eps", 1e-2), ("num_experts_per_tok", 3.0), ("/rope_parameters/rope_theta", 500.0)],
+    ),
+    (
+        "kimi_linear",
+        &[("rms_norm_eps", 1e-2), ("num_experts_per_token", 3.0), ("routed_scaling_factor", 1.0)],
+    ),
+    (
+        "bailing_hybrid",
+        &[
+            ("rms_norm_eps", 1e-2),
+            ("num_experts_per_token", 3.0),
+            ("routed_scaling_factor", 1.0),
+            ("topk_group", 1.0),
+            ("topk_group", 4.0),
+            ("kda_lower_bound", -2.5),
+        ],
+    ),
+    (
         "llama",
         &[("/rope_scaling/factor", 4.0), ("/rope_scaling/low_freq_factor", 2.0), ("rope_theta", 500.0)],
     ),

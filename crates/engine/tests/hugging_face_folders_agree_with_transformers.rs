@@ -10,7 +10,7 @@ use coldpress::{GenerateOptions, PackUse, Residency, Silent};
 use crate::checkpoint::{Checkpoint, Reference, Tensor, shared};
 use crate::common::{load, logits, npy_f32};
 use crate::families::{
-    BOUND, BOUND_OF_EIGHT_BITS, CODES, DENSE, MIXTURES, all, bits, distance, exact, logits_of,
+    BOUND, BOUND_OF_EIGHT_BITS, CODES, DENSE, MIXTURES, all, bits, bound, distance, exact, logits_of,
     round_as_converters,
 };
 
@@ -25,8 +25,7 @@ fn logits_and_continuation_are_those_of_the_reference() {
             let mut runtime = load(folder.path(), &exact());
             let worst = distance(&logits(&mut runtime, &reference.ids), &reference.logits);
             println!("{name} with {config}: largest difference {worst:e}");
-            let bound = if name == CODES { BOUND_OF_EIGHT_BITS } else { BOUND };
-            assert!(worst < bound, "{name} with {config}: logits differ by {worst}");
+            assert!(worst < bound(name), "{name} with {config}: logits differ by {worst}");
             if name == CODES {
                 continue;
             }
@@ -75,7 +74,7 @@ fn the_file_with_the_same_weights_gives_the_same_logits() {
         let got = logits_of(&file, &exact(), &reference.ids);
         let worst = distance(&got, &expected);
         println!("{gguf}: largest difference from transformers {worst:e}");
-        assert!(worst < BOUND, "{gguf}: logits differ by {worst}");
+        assert!(worst < bound(name), "{gguf}: logits differ by {worst}");
         // All matrices of the file were rounded; routers are stored as F32 nevertheless.
         let mut rounded = Checkpoint::read(&reference.folder);
         rounded.change_config(&file.with_extension("json"));

@@ -23,8 +23,8 @@ fn within_5_percent(planned: Bytes, taken: Bytes) -> bool {
 #[test]
 fn every_family_precision_and_number_of_threads() {
     let fixtures = ["qwen3moe.gguf", "qwen2moe.gguf", "mixtral.gguf", "lfm2moe.gguf"].map(fixture);
-    let references =
-        ["mimo_v2_flash", "granitemoehybrid", "minimax"].into_iter().filter_map(checkpoint::Reference::open);
+    let families = ["mimo_v2_flash", "granitemoehybrid", "minimax", "qwen3_next", "bailing_hybrid"];
+    let references = families.into_iter().filter_map(checkpoint::Reference::open);
     let folders: Vec<_> = references.map(|reference| reference.linked("config.json")).collect();
     let folders = folders.iter().map(|folder| folder.path().to_owned());
     for model in fixtures.into_iter().chain([demo()]).chain(folders) {

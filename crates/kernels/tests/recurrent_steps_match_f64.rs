@@ -70,7 +70,10 @@ fn convolutions() {
                 })
             });
             let found = results.next().expect("there are cuts");
-            assert!(results.all(|other| bits(&other) == bits(&found)), "{channels} channels: cuts change bits");
+            assert!(
+                results.all(|other| bits(&other) == bits(&found)),
+                "{channels} channels: cuts change bits"
+            );
 
             let input = |row: isize, channel: usize| match usize::try_from(row) {
                 Ok(row) => f64::from(x[row * stride + first + channel]),
@@ -198,15 +201,15 @@ impl DeltaCase {
 #[test]
 fn delta_rules() {
     for (heads, key_heads, key_dim, value_dim, rows) in
-        [(4, 2, 16, 16, 9), (2, 2, 24, 48, 6), (6, 3, 128, 128, 20), (1, 1, 5, 32, 3)]
+        [(4, 2, 16, 16, 9), (2, 2, 24, 48, 6), (2, 1, 128, 128, 5), (1, 1, 5, 32, 3)]
     {
         for key_heads_of in [KeyHeads::Grouped, KeyHeads::InTurns] {
             for per_channel in [false, true] {
                 let shape = DeltaShape { heads, key_heads, key_dim, value_dim, key_heads_of };
                 let case = DeltaCase::new(shape, rows, per_channel);
-                let mut results = cuts(rows).into_iter().map(|cut| {
-                    same_everywhere("delta rule", |team, kernels| case.run(team, kernels, &cut))
-                });
+                let mut results = cuts(rows)
+                    .into_iter()
+                    .map(|cut| same_everywhere("delta rule", |team, kernels| case.run(team, kernels, &cut)));
                 let found = results.next().expect("there are cuts");
                 assert!(results.all(|other| bits(&other) == bits(&found)), "{shape:?}: cuts change bits");
                 // Unit keys keep numbers near 1; errors of a step are some roundings of sums of up to key_dim numbers.
@@ -218,7 +221,7 @@ fn delta_rules() {
 
 #[test]
 fn norms_decays_and_gates() {
-    for (rows, heads, head_dim) in [(3, 2, 16), (5, 3, 20), (80, 8, 128)] {
+    for (rows, heads, head_dim) in [(3, 2, 16), (5, 3, 20), (20, 8, 128)] {
         let columns = heads * head_dim;
         let (x, gate) = (noise(rows * columns, 3.0, 1), noise(rows * (columns + 5), 6.0, 2));
         let (weight, bias) = (noise(head_dim, 2.0, 3), noise(columns, 1.0, 4));
@@ -229,25 +232,30 @@ fn norms_decays_and_gates() {
             x[start..start + head_dim].iter().map(|x| f64::from(*x).powi(2)).sum::<f64>()
         };
         let expect = |bound: f64, name: &str, found: Vec<f32>, value: &dyn Fn(f64, usize, usize) -> f64| {
-            let exact: Vec<f64> = (0..rows * columns)
-                .map(|at| value(f64::from(x[at]), at / columns, at % columns))
-                .collect();
+            let exact: Vec<f64> =
+                (0..rows * columns).map(|at| value(f64::from(x[at]), at / columns, at % columns)).collect();
             assert_close(&found, &exact, bound, name);
         };
 
         let found = same_everywhere("l2 norm", |team, kernels| {
             let mut x = x.clone();
-            l2_norm_in_place(team, kernels, &mut x, columns, (head_dim, columns - head_dim), head_dim, 0.5, 0.3);
+            l2_norm_in_place(
+                team,
+                kernels,
+                &mut x,
+                columns,
+                (head_dim, columns - head_dim),
+                head_dim,
+                0.5,
+                0.3,
+            );
             x
         });
         expect(1e-6, "l2 norm", found, &|x, row, column| {
             if column < head_dim { x } else { 0.3 * x / (squares(row, column) + 0.5).sqrt() }
         });
 
-        for (rule, rate) in [
-            (DecayRule::Softplus, -0.7),
-            (DecayRule::Bounded { lower_bound: -5.0 }, 0.7),
-        ] {
+        for (rule, rate) in [(DecayRule::Softplus, -0.7), (DecayRule::Bounded { lower_bound: -5.0 }, 0.7)] {
             let rates: Vec<f32> = (0..columns).map(|column| rate * (1.0 + column as f32 / 100.0)).collect();
             let found = same_everywhere("decay", |team, kernels| {
                 let mut x = x.clone();

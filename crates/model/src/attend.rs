@@ -10,7 +10,7 @@ use coldpress_workers::Team;
 use crate::forward::{ForwardEngine, Model, Segment};
 use crate::scratch::{Scratch, rows_per_part};
 use crate::spec::{AttentionKind, AttentionSpec, RopePairing, VectorHandle};
-use crate::{query_key, value_heads};
+use crate::{attention_gate, query_key, value_heads};
 
 /// Products of a query row, its positions and its width that are computed between two looks at how much memory experts may take.
 const WORK_AT_ONCE: usize = 1 << 28;
@@ -75,7 +75,12 @@ impl Model {
 
         let hidden = self.spec.hidden;
         let (team, kernels) = (engine.team, engine.kernels);
-        let Scratch { input, block_out, .. } = &mut *engine.scratch;
+        let Scratch { input, gate, block_out, .. } = &mut *engine.scratch;
+        if spec.gated {
+            let width = spec.shape.query_row_len();
+            let gate = &gate.as_slice_of::<f32>()[..rows * width];
+            attention_gate::apply_gates(team, kernels, input.floats_mut(rows * width), width, gate, 1);
+        }
         if let Some(values) = spec.values {
             let wide = input.floats_mut(rows * spec.shape.query_row_len());
             value_heads::narrow(wide, values.head_dim, spec.shape.head_dim);
@@ -105,7 +110,7 @@ impl Model {
         let residual = &residual.as_slice_of::<f32>()[block.start * hidden..block.end * hidden];
         self.norm(team, kernels, self.spec.layers[layer].attention_norm, residual, input);
         let input = input.rows(0, rows, hidden);
-        let query = &mut query.as_mut_slice_of::<f32>()[..rows * spec.shape.query_row_len()];
+        let query = &mut query.as_mut_slice_of::<f32>()[..rows * spec.projected_len()];
         let key = &mut key.as_mut_slice_of::<f32>()[..rows * spec.shape.kv_row_len()];
         let value_width = spec.shape.kv_heads * spec.value_dim();
         let value = &mut value.as_mut_slice_of::<f32>()[..rows * value_width];
@@ -122,6 +127,12 @@ impl Model {
             if let Some(bias) = linear.bias {
                 self.add_bias(team, bias, out);
             }
+        }
+        if spec.gated {
+            let Scratch { query, gate, .. } = &mut *engine.scratch;
+            let query = &mut query.as_mut_slice_of::<f32>()[..rows * spec.projected_len()];
+            let gate = &mut gate.as_mut_slice_of::<f32>()[..rows * spec.shape.query_row_len()];
+            attention_gate::take_gates(team, query, gate, spec.shape.head_dim);
         }
         if let Some(values) = spec.values {
             let wide = &mut engine.scratch.value.as_mut_slice_of::<f32>()[..rows * spec.shape.kv_row_len()];

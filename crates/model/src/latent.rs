@@ -19,6 +19,7 @@ use coldpress_memory::{Buffer, Ledger};
 use coldpress_workers::Team;
 
 use crate::attend::follow_memory;
+use crate::attention_gate::apply_gates;
 use crate::error::ModelError;
 use crate::forward::{ForwardEngine, Model, Segment};
 use crate::indexer::{Selection, SparseRows};
@@ -58,6 +59,8 @@ pub struct LatentSpec {
     pub output: LinearSpec,
     /// Index into [`ModelSpec::ropes`]; absent where nothing is rotated.
     pub rope: Option<usize>,
+    /// To a gate per head, whose sigmoid multiplies what the head returns.
+    pub gate: Option<LinearSpec>,
     /// Factor on the dot products.
     pub scale: f32,
     /// Epsilon of the norms of latents.
@@ -140,6 +143,7 @@ pub(crate) struct LatentNeeds {
     head_output: Need,
     absorbed: Need,
     attended: Need,
+    gate: Need,
 }
 
 impl LatentNeeds {
@@ -168,6 +172,7 @@ impl LatentNeeds {
             head_output: floats(|spec| spec.heads * spec.rank.max(spec.value_dim)),
             absorbed: floats(|spec| spec.heads * spec.row_len()),
             attended: floats(|spec| spec.heads * spec.row_len()),
+            gate: floats(|spec| spec.gate.map_or(0, |_| spec.heads)),
         })
     }
 
@@ -181,6 +186,7 @@ impl LatentNeeds {
             self.head_output,
             self.absorbed,
             self.attended,
+            self.gate,
         ];
         plain.into_iter().chain(self.query_latent).chain(self.head_input)
     }
@@ -208,6 +214,8 @@ pub(crate) struct LatentScratch {
     pub(crate) absorbed: Buffer,
     /// Attention results, of the same shape; the first `rank` elements of a head count.
     pub(crate) attended: Buffer,
+    /// Gates of the heads [rows, heads].
+    gate: Buffer,
 }
 
 impl LatentScratch {
@@ -224,6 +232,7 @@ impl LatentScratch {
             head_output: plain(needs.head_output)?,
             absorbed: plain(needs.absorbed)?,
             attended: plain(needs.attended)?,
+            gate: plain(needs.gate)?,
         })
     }
 }
@@ -292,6 +301,14 @@ impl Model {
         );
         for (linear, out) in [(first, first_out), (spec.latent, projected)] {
             if let Some(bias) = linear.bias {
+                self.add_bias(team, bias, out);
+            }
+        }
+        if let Some(gate) = spec.gate {
+            let out = &mut latent.gate.as_mut_slice_of::<f32>()[..count * spec.heads];
+            let weights = self.weights.matrix(gate.weight);
+            matmul(team, kernels, &mut [MatmulJob::new(weights, input, &mut *out)]);
+            if let Some(bias) = gate.bias {
                 self.add_bias(team, bias, out);
             }
         }
@@ -452,6 +469,11 @@ impl Model {
             let (row, head) = (at / heads, at % heads);
             out.copy_from_slice(&results[(head * rows + row) * value_dim..][..value_dim]);
         });
+        if spec.gate.is_some() {
+            let gate = &latent.gate.as_slice_of::<f32>()[..rows * heads];
+            let width = heads * value_dim;
+            apply_gates(team, kernels, input.floats_mut(rows * width), width, gate, value_dim);
+        }
         input.quantize(team, kernels, rows, heads * value_dim);
         let Scratch { input, block_out, .. } = &mut *engine.scratch;
         let out = &mut block_out.as_mut_slice_of::<f32>()[first * hidden..(first + rows) * hidden];

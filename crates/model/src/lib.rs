@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod attend;
+mod attention_gate;
 mod builder;
 mod error;
 mod families;
@@ -38,7 +39,8 @@ pub use kv::{KvPool, KvType, Sequence, kv_bytes_per_token};
 pub use latent::{HeadMatrices, LatentQuery, LatentSpec};
 pub use ngram::{NGRAM_MAX, NgramShape, NgramSpec};
 pub use recurrent::{
-    ConvolutionSpec, ConvolutionTaps, LightningSpec, Mamba2Spec, RecurrentSpec, ShortConvolutionSpec,
+    ConvolutionSpec, ConvolutionTaps, DecayRate, DeltaRuleSpec, GateProjection, GatedDeltaSpec,
+    KimiDeltaSpec, LightningSpec, Mamba2Spec, Projections, RecurrentSpec, ShortConvolutionSpec,
 };
 pub use scratch::{BLOCK_ROWS, Scratch, ScratchCost, ScratchShape, scratch_cost};
 pub use spec::*;

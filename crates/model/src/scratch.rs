@@ -84,6 +84,7 @@ struct Needs {
     residual: Need,
     input: [Need; 2],
     query: Need,
+    gate: Need,
     key: Need,
     value: Need,
     block_out: Need,
@@ -106,11 +107,13 @@ struct Needs {
 impl Needs {
     fn of(spec: &ModelSpec, logit_rows: usize, threads: usize) -> Self {
         let shapes = || spec.layers.iter().filter_map(|layer| layer.attention.shape());
-        let (mut query, mut kv, mut result) = (0, 0, 0);
+        let (mut query, mut gate, mut kv, mut result) = (0, 0, 0, 0);
         for layer in &spec.layers {
             match &layer.attention {
                 AttentionKind::Grouped(grouped) => {
-                    query = query.max(grouped.shape.query_row_len());
+                    query = query.max(grouped.projected_len());
+                    gate = gate.max(grouped.projected_len() - grouped.shape.query_row_len());
+                    result = result.max(grouped.shape.query_row_len());
                     kv = kv.max(grouped.shape.kv_row_len());
                 }
                 AttentionKind::Latent(latent) => result = result.max(latent.result_len()),
@@ -136,8 +139,9 @@ impl Needs {
         let gathered = if top_k == 0 { 0 } else { hidden };
         Self {
             residual: call_floats(hidden),
-            input: Prepared::needs(hidden.max(query).max(result)),
+            input: Prepared::needs(hidden.max(result)),
             query: floats(query),
+            gate: floats(gate),
             key: floats(kv),
             value: floats(kv),
             block_out: floats(hidden),
@@ -162,6 +166,7 @@ impl Needs {
         let plain = [
             self.residual,
             self.query,
+            self.gate,
             self.key,
             self.value,
             self.block_out,
@@ -357,7 +362,10 @@ pub struct Scratch {
     pub(crate) residual: Buffer,
     /// Normed input of a block [rows, hidden], also the attention result [rows, query].
     pub(crate) input: Prepared,
+    /// Queries, at first each head's with its gate where attention has gates.
     pub(crate) query: Buffer,
+    /// Gates on the result of attention.
+    pub(crate) gate: Buffer,
     pub(crate) key: Buffer,
     pub(crate) value: Buffer,
     /// Result of a block [rows, hidden].
@@ -402,6 +410,7 @@ impl Scratch {
             residual: plain(needs.residual)?,
             input: prepared(needs.input)?,
             query: plain(needs.query)?,
+            gate: plain(needs.gate)?,
             key: plain(needs.key)?,
             value: plain(needs.value)?,
             block_out: plain(needs.block_out)?,

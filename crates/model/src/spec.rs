@@ -271,7 +271,7 @@ pub struct Temperature {
 pub struct AttentionSpec {
     /// Heads and their size.
     pub shape: AttentionShape,
-    /// Query projection, `heads * head_dim` rows.
+    /// Query projection, [`AttentionSpec::projected_len`] rows.
     pub query: LinearSpec,
     /// Key projection, `kv_heads * head_dim` rows.
     pub key: LinearSpec,
@@ -295,6 +295,8 @@ pub struct AttentionSpec {
     pub sinks: Option<VectorHandle>,
     /// Value heads that differ from key heads.
     pub values: Option<ValueHeads>,
+    /// Whether the query projection brings a gate for each element of the result too, of each head behind its query.
+    pub gated: bool,
     /// Factor on the dot products, usually `head_dim^-1/2`.
     pub scale: f32,
 }
@@ -303,6 +305,11 @@ impl AttentionSpec {
     /// Elements of a value head.
     pub fn value_dim(&self) -> usize {
         self.values.map_or(self.shape.head_dim, |values| values.head_dim)
+    }
+
+    /// Elements of a row of the query projection.
+    pub fn projected_len(&self) -> usize {
+        self.shape.query_row_len() * if self.gated { 2 } else { 1 }
     }
 }
 

@@ -70,7 +70,10 @@ pub fn short_convolution(
 ) {
     let ShortConvolution { taps, bias, .. } = convolution;
     let channels = convolution.channels();
-    assert!(channels > 0 && taps.iter().all(|tap| tap.len() == channels), "taps of different lengths, or none");
+    assert!(
+        channels > 0 && taps.iter().all(|tap| tap.len() == channels),
+        "taps of different lengths, or none"
+    );
     assert!(taps.len() <= CONVOLUTION_TAPS_MAX, "a convolution over {} positions", taps.len());
     assert!(bias.is_none_or(|bias| bias.len() == channels), "biases for another number of channels");
     assert_eq!(state.len(), convolution.state_len(), "state of another convolution");

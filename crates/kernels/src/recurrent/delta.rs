@@ -299,8 +299,7 @@ fn correct<S: Simd, const V: usize, const CHANNELS: bool, const MORE: bool>(
     for channel in 0..key_dim {
         let decay = decay_at::<S, CHANNELS>(s, row, channel);
         let (key, query) = (s.splat(row.key[channel]), s.splat(query[channel]));
-        let (next_key, next_decay) =
-            (s.splat(next_key[channel]), decay_at::<S, CHANNELS>(s, next, channel));
+        let (next_key, next_decay) = (s.splat(next_key[channel]), decay_at::<S, CHANNELS>(s, next, channel));
         for v in 0..V {
             let place = &mut state[v * key_dim + channel];
             let corrected = s.fma(key, correction[v], s.mul(s.load(place), decay));

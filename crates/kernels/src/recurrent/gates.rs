@@ -95,9 +95,7 @@ pub fn l2_norm_in_place(
 #[inline(always)]
 fn decay_body<S: Simd>(s: S, x: &mut [f32], bias: &[f32], rate: &[f32], rule: DecayRule) {
     for row in x.chunks_exact_mut(bias.len()) {
-        for ((part, bias), rate) in
-            row.chunks_mut(LANES).zip(bias.chunks(LANES)).zip(rate.chunks(LANES))
-        {
+        for ((part, bias), rate) in row.chunks_mut(LANES).zip(bias.chunks(LANES)).zip(rate.chunks(LANES)) {
             let x = s.add(load_some(s, part), load_some(s, bias));
             let rate = load_some(s, rate);
             let exponent = match rule {
@@ -142,8 +140,7 @@ fn gated_norm_body<S: Simd>(
     for (head, gate) in x.chunks_exact_mut(head_dim).zip(gate.chunks_exact(head_dim)) {
         let mean = sum_of_squares(s, head) / head_dim as f32;
         let factor = s.splat(1.0 / (mean + epsilon).sqrt());
-        for ((part, gate), weight) in
-            head.chunks_mut(LANES).zip(gate.chunks(LANES)).zip(weight.chunks(LANES))
+        for ((part, gate), weight) in head.chunks_mut(LANES).zip(gate.chunks(LANES)).zip(weight.chunks(LANES))
         {
             let normed = s.mul(s.mul(load_some(s, part), factor), load_some(s, weight));
             store_some(s, s.mul(normed, activation.apply(s, load_some(s, gate))), part);

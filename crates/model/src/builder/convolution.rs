@@ -38,7 +38,7 @@ impl SpecBuilder<'_> {
                 "{name} reaches over {taps} positions; convolutions over at most {CONVOLUTION_TAPS_MAX} are computed"
             )));
         }
-        let between = self.shape(&name)?.len() == 3;
+        let between = matches!(self.shape(&name)?, [_, 1, _, ..]);
         let shape: &[usize] = if between { &[taps, 1, channels] } else { &[taps, channels] };
         let (info, format) = self.take(&name, shape)?;
         if format.is_quantized() {

@@ -153,6 +153,17 @@ pub(super) fn attention(
     attention_with_values(builder, layer, hidden, shape, norms, None)
 }
 
+/// As [`attention`], with a gate on the result.
+pub(super) fn gated_attention(
+    builder: &mut SpecBuilder<'_>,
+    layer: usize,
+    hidden: usize,
+    shape: AttentionShape,
+    norms: Norms,
+) -> Result<AttentionSpec, ModelError> {
+    attention_of(builder, layer, hidden, shape, norms, None, true)
+}
+
 /// As [`attention`], with value heads that may differ from key heads.
 pub(super) fn attention_with_values(
     builder: &mut SpecBuilder<'_>,
@@ -162,10 +173,22 @@ pub(super) fn attention_with_values(
     norms: Norms,
     values: Option<ValueHeads>,
 ) -> Result<AttentionSpec, ModelError> {
+    attention_of(builder, layer, hidden, shape, norms, values, false)
+}
+
+fn attention_of(
+    builder: &mut SpecBuilder<'_>,
+    layer: usize,
+    hidden: usize,
+    shape: AttentionShape,
+    norms: Norms,
+    values: Option<ValueHeads>,
+    gated: bool,
+) -> Result<AttentionSpec, ModelError> {
     let (query_rows, kv_rows) = (shape.query_row_len(), shape.kv_row_len());
     let value_dim = values.map_or(shape.head_dim, |values| values.head_dim);
     let stem = |part: &str| format!("blk.{layer}.attn_{part}");
-    let query = builder.linear(&stem("q"), query_rows, hidden)?;
+    let query = builder.linear(&stem("q"), query_rows * if gated { 2 } else { 1 }, hidden)?;
     let key = builder.linear(&stem("k"), kv_rows, hidden)?;
     let value = builder.linear(&stem("v"), shape.kv_heads * value_dim, hidden)?;
     let output = builder.linear(&stem("output"), hidden, shape.heads * value_dim)?;
@@ -200,6 +223,7 @@ pub(super) fn attention_with_values(
         temperature: None,
         sinks: None,
         values,
+        gated,
         scale,
     })
 }

@@ -215,7 +215,10 @@ fn describe(builder: &mut SpecBuilder<'_>, indexer: Option<RopePairing>) -> Resu
 }
 
 /// GGUF counts them among the layers, Hugging Face behind the last one.
-fn pass_over_predicting_layers(builder: &mut SpecBuilder<'_>, frame: &mut Frame) -> Result<(), ModelError> {
+pub(super) fn pass_over_predicting_layers(
+    builder: &mut SpecBuilder<'_>,
+    frame: &mut Frame,
+) -> Result<(), ModelError> {
     let count = builder.integer("nextn_predict_layers")?.unwrap_or(0);
     let counted = builder.by_source(frame.layer_count as u64, u64::MAX);
     if count > PREDICTING_LAYERS_MAX || count >= counted {
@@ -228,7 +231,7 @@ fn pass_over_predicting_layers(builder: &mut SpecBuilder<'_>, frame: &mut Frame)
 }
 
 /// Which layers have routed experts.
-fn routed_layers(
+pub(super) fn routed_layers(
     builder: &SpecBuilder<'_>,
     layers: usize,
 ) -> Result<impl Fn(usize) -> bool + use<>, ModelError> {
@@ -259,10 +262,19 @@ fn routed_layers(
 }
 
 /// What all mixtures of a model have in common.
-struct Router {
+pub(super) struct Router {
     options: MoeOptions,
     groups: Option<RouterGroups>,
     scale: f32,
+}
+
+/// As [`router`], where weights are divided by their sum unless the file says otherwise.
+pub(super) fn renormalizing_router(builder: &SpecBuilder<'_>) -> Result<Router, ModelError> {
+    let mut router = router(builder)?;
+    if builder.flag("expert_weights_norm")?.is_none() {
+        router.options.recipe.renormalize = Renormalize::SumPlus(SUM_EPSILON);
+    }
+    Ok(router)
 }
 
 fn router(builder: &SpecBuilder<'_>) -> Result<Router, ModelError> {
@@ -322,7 +334,7 @@ fn groups(
     sigmoid_router::groups(builder, options, score)
 }
 
-fn mixture(
+pub(super) fn mixture(
     builder: &mut SpecBuilder<'_>,
     layer: usize,
     hidden: usize,

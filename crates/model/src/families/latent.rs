@@ -26,6 +26,11 @@ pub(super) struct Dimensions {
 }
 
 impl Dimensions {
+    /// Factor on dot products without any scaling of the rotation.
+    pub fn usual_scale(&self) -> f32 {
+        (1.0 / ((self.key + self.rotary) as f64).sqrt()) as f32
+    }
+
     /// From the usual keys.
     pub fn read(builder: &SpecBuilder<'_>) -> Result<Self, ModelError> {
         let rotary = builder.dimension("rope.dimension_count")?;
@@ -112,6 +117,7 @@ pub(super) fn attention(
         values,
         output: builder.linear(&name("output"), hidden, heads * value)?,
         rope: Some(0),
+        gate: None,
         scale,
         norm_epsilon: LATENT_EPSILON,
         latent_scale: 1.0,

@@ -11,8 +11,10 @@ use crate::names::HuggingFace;
 use crate::nested::Nested;
 use crate::spec::{LayerSpec, ModelSpec, RopeSpec};
 
+mod bailing_hybrid;
 mod blocks;
 mod deepseek2;
+mod delta_rule;
 mod ernie4_5_moe;
 mod gemma3;
 mod glm4_moe;
@@ -21,6 +23,7 @@ mod granitehybrid;
 mod granitemoe;
 mod hunyuan_moe;
 mod hy_v3;
+mod kimi_linear;
 mod kv_types;
 mod latent;
 mod layer_kinds;
@@ -36,6 +39,7 @@ mod phimoe;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
+mod qwen3_next;
 mod qwen3moe;
 mod rope;
 mod sigmoid_router;
@@ -55,6 +59,7 @@ struct Family {
 
 /// Every family that is computed.
 const FAMILIES: &[Family] = &[
+    bailing_hybrid::FAMILY,
     deepseek2::FAMILY,
     deepseek2::WITH_INDEXER,
     deepseek2::GLM_WITH_INDEXER,
@@ -66,6 +71,7 @@ const FAMILIES: &[Family] = &[
     granitemoe::FAMILY,
     hunyuan_moe::FAMILY,
     hy_v3::FAMILY,
+    kimi_linear::FAMILY,
     lfm2_moe::FAMILY,
     llama::FAMILY,
     llama4::FAMILY,
@@ -78,6 +84,8 @@ const FAMILIES: &[Family] = &[
     qwen2::FAMILY,
     qwen2moe::FAMILY,
     qwen3::FAMILY,
+    qwen3_next::FAMILY,
+    qwen3_next::QWEN3_5,
     qwen3moe::FAMILY,
 ];
 

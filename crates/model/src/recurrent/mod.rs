@@ -9,6 +9,9 @@
 //! To add a kind: a file here, a variant of [`RecurrentSpec`], two lines in `RecurrentSpec::mixer`.
 
 mod convolution;
+mod delta_rule;
+mod gated_delta;
+mod kimi_delta;
 mod lightning;
 mod mamba2;
 mod short_convolution;
@@ -27,6 +30,9 @@ use crate::scratch::{Need, Prepared, Scratch, scratch_buffer};
 use crate::spec::{AttentionKind, LinearSpec, ModelSpec};
 
 pub use convolution::ConvolutionSpec;
+pub use delta_rule::{DecayRate, DeltaRuleSpec};
+pub use gated_delta::{GatedDeltaSpec, Projections};
+pub use kimi_delta::{GateProjection, KimiDeltaSpec};
 pub use lightning::LightningSpec;
 pub use mamba2::Mamba2Spec;
 pub use short_convolution::ShortConvolutionSpec;
@@ -46,6 +52,10 @@ pub enum RecurrentSpec {
     Mamba2(Mamba2Spec),
     /// Lightning attention (MiniMax-01).
     Lightning(LightningSpec),
+    /// Gated DeltaNet (Qwen3-Next, Qwen3.5).
+    GatedDelta(GatedDeltaSpec),
+    /// Kimi Delta Attention (Kimi Linear, Ling 3).
+    KimiDelta(KimiDeltaSpec),
 }
 
 impl RecurrentSpec {
@@ -54,6 +64,8 @@ impl RecurrentSpec {
             Self::ShortConvolution(spec) => spec,
             Self::Mamba2(spec) => spec,
             Self::Lightning(spec) => spec,
+            Self::GatedDelta(spec) => spec,
+            Self::KimiDelta(spec) => spec,
         }
     }
 
