@@ -38,10 +38,11 @@ fn the_same_bits_and_the_same_memory_as_alone() {
         Some(rest) => format!("model.language_model.{rest}"),
         None => name.to_owned(),
     };
-    let cases: [(&str, &str, &dyn Fn(&str) -> String); 3] = [
+    let cases: [(&str, &str, &dyn Fn(&str) -> String); 4] = [
         ("deepseek_v3", "kimi_k25", &outside),
         ("glm_moe_dsa", "with_pictures", &within),
         ("qwen3_moe", "qwen3_vl_moe", &within),
+        ("qwen3_5_moe_text", "qwen3_5_moe", &within),
     ];
     for (inner, outer, name) in cases {
         let Some(reference) = Reference::open(inner) else { continue };
