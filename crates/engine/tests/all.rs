@@ -24,7 +24,7 @@ mod folders_that_cannot_be_used_are_refused_by_name;
 mod hugging_face_folders_agree_with_transformers;
 mod latent_attention_keeps_one_row_per_position;
 mod layer_kinds_and_spellings_mean_what_they_say;
-mod layers_with_a_delta_rule_are_exact;
+mod layers_with_a_delta_rule_equal_float64;
 mod logits_agree_with_transformers;
 mod logits_do_not_depend_on_budget;
 mod long_prompts_read_each_expert_once;

@@ -17,8 +17,8 @@ pub const CODES: &str = "gpt_oss_mxfp4";
 /// What the rounding of activations to eight bits may do to logits.
 pub const BOUND_OF_EIGHT_BITS: f32 = 1e-1;
 
-/// How far logits may be from those of transformers. Prompts of Qwen3.5 are computed in chunks there, by a formula that rounds more: it is
-/// 6.6e-5 away from the same model in float64, and with weights rounded to F16 9.5e-5 (`layers_with_a_delta_rule_are_exact.rs`).
+/// How far logits may be from those of transformers. The model of Qwen3.5 makes roundings larger: transformers itself is 6.6e-5 away from
+/// it in float64, and 9.5e-5 with weights rounded to F16 (`fixtures/make_float64.py`).
 pub fn bound(name: &str) -> f32 {
     match name {
         CODES => BOUND_OF_EIGHT_BITS,
