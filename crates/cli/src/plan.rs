@@ -108,10 +108,12 @@ fn shares(report: &PlanReport) -> String {
         ("kv", plan.kv, context.as_str()),
         ("scratch", plan.scratch, chunk.as_str()),
         ("read ring", plan.read_ring, ring.as_str()),
+        ("row cache", plan.row_cache, "rows of tables that stay on disk"),
         ("slots", plan.slots, slots.as_str()),
         ("total", plan.total(), ""),
     ];
-    for (name, bytes, remark) in rows {
+    let has_rows = plan.row_cache > Bytes::ZERO;
+    for (name, bytes, remark) in rows.into_iter().filter(|row| has_rows || row.0 != "row cache") {
         text.push_str(format!("  {name:<10} {:>10.1} MiB  {remark}", bytes.as_mib()).trim_end());
         text.push('\n');
     }

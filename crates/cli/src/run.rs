@@ -151,7 +151,7 @@ pub fn final_line(generation: &Generation, status: &Status) -> String {
             experts.misses,
             coldpress::Bytes(experts.bytes_read),
             experts.evictions
-        )
+        ) + &rows(&experts.rows)
     });
     let lossy = output::lossy(&status.plan.lossy);
     format!(
@@ -159,6 +159,14 @@ pub fn final_line(generation: &Generation, status: &Status) -> String {
         generation.prefill_tokens_per_second(),
         generation.decode_tokens_per_second(),
     )
+}
+
+/// Rows of tables on disk, where the model has such tables.
+fn rows(rows: &coldpress::RowStatistics) -> String {
+    rows.hit_rate().map_or_else(String::new, |rate| {
+        let [p50, p99] = [0.5, 0.99].map(|share| rows.latency.quantile_us(share));
+        format!(", rows {} read ({:.0}% hits), {p50} us p50, {p99} us p99", rows.misses, 100.0 * rate)
+    })
 }
 
 /// The object of `--json`.
@@ -195,6 +203,7 @@ fn report(generation: &Generation, status: &Status) -> serde_json::Value {
             "kv": plan.kv,
             "scratch": plan.scratch,
             "read_ring": plan.read_ring,
+            "row_cache": plan.row_cache,
             "slots": plan.slots,
         },
         "peak_bytes": {
@@ -216,6 +225,7 @@ fn report(generation: &Generation, status: &Status) -> serde_json::Value {
             "prefetch_used": experts.prefetch_used,
             "prefetch_used_bytes": experts.prefetch_used_bytes,
         },
+        "rows": (!experts.rows.is_empty()).then_some(experts.rows),
         "time_ms": {
             "disk_wait": disk_wait_ms,
             "compute": (forward_ms - disk_wait_ms).max(0.0),

@@ -301,11 +301,25 @@ fn describe(state: &Value) -> String {
                 bytes("/now/experts/bytes_read")
             ),
         );
+        if let Some(rows) = state.pointer("/now/experts/rows") {
+            row("rows", row_figures(rows));
+        }
         row("press", press(state));
     }
     row("pressure", pressure(state));
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// What was looked up in tables on disk.
+fn row_figures(rows: &Value) -> String {
+    let number = |name: &str| rows.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let distinct = number("hits") + number("misses");
+    let rate = 100.0 * number("hits") as f64 / distinct.max(1) as f64;
+    let (p50, p99) = (number("p50_us"), number("p99_us"));
+    format!(
+        "{distinct} looked up, {rate:.1} % of them were there, reads of {p50} us (p50) and {p99} us (p99)"
+    )
 }
 
 /// What a program does that is not ready yet.

@@ -37,6 +37,12 @@ fn per_token(part: &Part) -> Value {
         "device_bytes_read": part.device_bytes_per_token(),
         "prefetched_bytes": part.experts.prefetched_bytes as f64 / tokens,
         "prefetch_used_bytes": part.experts.prefetch_used_bytes as f64 / tokens,
+        "rows": part.experts.rows.hit_rate().map(|rate| json!({
+            "asked": part.experts.rows.asked as f64 / tokens,
+            "read": part.experts.rows.misses as f64 / tokens,
+            "hit_rate": rate,
+            "latency": part.experts.rows.latency,
+        })),
     })
 }
 
