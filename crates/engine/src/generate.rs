@@ -274,6 +274,7 @@ impl Runtime {
         // Less where a recurrent state of that length is not kept.
         let cached = self.kv.as_mut().expect("made ready before").truncate(cached);
         session.truncate(cached);
+        self.kv.as_mut().expect("made ready before").keep_state();
         self.answer_sampler.restart(options.sampling, prompt, &[]);
 
         let mut answer = Generation::begin(prompt.len(), cached, options.max_tokens.min(session.context()));

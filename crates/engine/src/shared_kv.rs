@@ -76,6 +76,13 @@ impl SharedKv {
         sequence.len()
     }
 
+    /// The session that computes can go back to where it is now.
+    pub fn keep_state(&mut self) {
+        let (pool, sequence) = self.computing();
+        // Without it more is computed again.
+        let _ = pool.keep_state(sequence);
+    }
+
     /// Lets the next pass, of `positions`, keep the recurrent state that an edit of the end of a prompt of `prompt` tokens goes back to.
     pub fn keep_state_of_prompt(&mut self, prompt: usize, positions: usize) {
         let length = kept_length(prompt);

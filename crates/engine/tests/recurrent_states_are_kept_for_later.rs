@@ -210,7 +210,9 @@ fn a_session_that_is_cut_gives_the_answer_of_a_new_one() {
     let second = joined(&[&first, &answer, &prompt(30, 21)]);
     check(&mut session, &second, 148, "the conversation goes on");
     session.truncate(150);
-    check(&mut session, &joined(&[&second[..150], &prompt(31, 9)]), 128, "cut behind a kept state");
+    check(&mut session, &joined(&[&second[..150], &prompt(31, 9)]), 148, "cut behind the end of an answer");
+    session.truncate(140);
+    check(&mut session, &joined(&[&second[..140], &prompt(34, 9)]), 128, "cut behind a kept state");
     check(&mut other, &prompt(7, 100), 0, "another conversation");
     check(&mut other, &prompt(7, 100), 64, "the same once more");
     check(&mut session, &joined(&[&second[..140], &prompt(32, 9)]), 0, "cut after another took its slot");

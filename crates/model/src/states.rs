@@ -237,6 +237,19 @@ impl KvPool {
         true
     }
 
+    /// Keeps the state that `sequence` has now, to go back to. `false` where too many are kept, or there is none.
+    pub fn keep_state(&mut self, sequence: &mut Sequence) -> bool {
+        let (length, states) = (sequence.length, &mut sequence.states);
+        let is_kept = states.kept.last().is_some_and(|kept| kept.length == length);
+        let Some(slot) = states.committed.filter(|_| !is_kept && states.kept.len() < KEPT_STATES_MAX) else {
+            return is_kept;
+        };
+        self.states.release_all(states.asked.drain(..));
+        self.states.retain(slot);
+        states.kept.push(KeptState { length, slot });
+        true
+    }
+
     /// Takes the states that a sequence kept at earlier lengths; they are the caller's to give back.
     pub fn take_kept_states(&mut self, sequence: &mut Sequence) -> ArrayVec<KeptState, KEPT_STATES_MAX> {
         std::mem::take(&mut sequence.states.kept)

@@ -17,6 +17,7 @@ mod access;
 mod answer;
 mod answer_memory;
 mod client;
+mod keeping;
 mod pace;
 mod pass;
 mod pot;

@@ -8,9 +8,9 @@ use coldpress_model::{ForwardObserver, KvPool, Sequence};
 use super::PARALLEL_MAX;
 use super::answer::{Chooser, Told};
 use super::client::Shared;
+use super::keeping::give_back;
 use super::prefix::PrefixTree;
 use super::snapshots::Snapshots;
-use super::worker::give_back;
 use crate::keeper::lock;
 use crate::sampling::Sampler;
 

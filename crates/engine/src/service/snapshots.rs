@@ -23,11 +23,11 @@ use coldpress_memory::{Buffer, Bytes, Purpose};
 use coldpress_model::{KvPool, PAGE_POSITIONS};
 
 use super::answer_memory::AnswerMemory;
+use super::keeping::{evict_state, remember};
 use super::prefix::{PrefixTree, common};
 use super::snapshot_file::{
     Hash, Kind, Name, VERSION, Writing, chain, hash, peek, read, state_name, write_whole,
 };
-use super::worker::{evict_state, remember};
 use crate::error::EngineError;
 use crate::runtime::Runtime;
 

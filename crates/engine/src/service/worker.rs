@@ -9,17 +9,18 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use coldpress_experts::ExpertStatistics;
 use coldpress_memory::Bytes;
-use coldpress_model::{
-    ForwardEngine, KEPT_STATES_MAX, KeptState, KvPool, LogitsWanted, ModelError, PAGE_POSITIONS, PoolPart,
-    Segment, Sequence,
-};
+use coldpress_model::{ForwardEngine, LogitsWanted, ModelError, PAGE_POSITIONS, PoolPart, Segment, Sequence};
 use coldpress_text::Tokenizer;
 
 use super::answer::{Answer, tell_defect};
 use super::client::{PrefixStatus, Shared, Waiting};
+use super::keeping::{
+    ask_for_common_states, ask_for_states, common_pages, evict_page, evict_state, give_back, release_removed,
+    remember, remember_sequence, remember_state,
+};
 use super::pace::Pace;
 use super::pass::{Part, Pass, Resting};
-use super::prefix::{PageChange, PrefixTree, Removed, common};
+use super::prefix::PrefixTree;
 use super::request::{Ending, Event};
 use super::schedule::deal;
 use super::snapshots::Snapshots;
@@ -347,7 +348,7 @@ impl Worker {
                 self.pause(&mut running[index]);
             }
         }
-        self.ask_for_states(running);
+        ask_for_states(running, &self.rows, &mut self.prefix, self.runtime.pool_mut());
         let started = Instant::now();
         let before = self.runtime.store_statistics();
         let result = self.compute(running);
@@ -365,26 +366,6 @@ impl Worker {
             self.runtime.sample_memory();
         }
         self.publish(running);
-    }
-
-    /// Lets the pass keep the states that requests want at lengths which it reaches, as far as slots are free or the tree has others.
-    fn ask_for_states(&mut self, running: &mut [Answer<'_>]) {
-        if !self.prefix.has_states() {
-            return;
-        }
-        let pool = self.runtime.pool_mut();
-        for (answer, &rows) in running.iter_mut().zip(&self.rows) {
-            let end = answer.sequence.len() + rows;
-            let wanted: ArrayVec<usize, KEPT_STATES_MAX> =
-                answer.next_states().take_while(|&length| length <= end).take(KEPT_STATES_MAX).collect();
-            for length in wanted {
-                if pool.state_slots_free() == 0 && !evict_state(&mut self.prefix, pool) {
-                    break;
-                }
-                // Without it more is computed again.
-                let _ = pool.keep_state_at(&mut answer.sequence, length);
-            }
-        }
     }
 
     /// A prompt that waited for an older one to compute the same beginning takes it now.
@@ -586,84 +567,6 @@ impl Worker {
         }
         if telemetry.is_some() {
             figures.telemetry = telemetry;
-        }
-    }
-}
-
-/// Puts what lies in `pages` into the tree, which becomes an owner of the pages that are new to it.
-pub(super) fn remember(prefix: &mut PrefixTree, pool: &mut KvPool, tokens: &[u32], pages: &[u32]) {
-    prefix.insert(tokens, pages, |change| match change {
-        PageChange::Kept(page) => pool.retain(page),
-        PageChange::GivenUp(page) => pool.release_page(page),
-    });
-}
-
-/// Puts the state of a beginning of `tokens`, whose pages it holds, into the tree, which becomes its owner in the caller's place.
-fn remember_state(prefix: &mut PrefixTree, pool: &mut KvPool, tokens: &[u32], kept: KeptState) {
-    if let Some(given_up) = prefix.attach(&tokens[..kept.length], kept.slot) {
-        pool.release_state(given_up);
-    }
-}
-
-/// Puts all of a sequence of `tokens` into the tree and gives it back to the pool.
-fn remember_sequence(prefix: &mut PrefixTree, pool: &mut KvPool, tokens: &[u32], mut sequence: Sequence) {
-    remember(prefix, pool, &tokens[..sequence.len()], sequence.pages());
-    for kept in pool.take_kept_states(&mut sequence) {
-        remember_state(prefix, pool, tokens, kept);
-    }
-    if let Some(last) = pool.share_state(&sequence) {
-        remember_state(prefix, pool, tokens, last);
-    }
-    pool.release(sequence);
-}
-
-/// What a request has computed stays in the tree, and is written to the disk.
-pub(super) fn give_back(
-    prefix: &mut PrefixTree,
-    snapshots: Option<&mut Snapshots>,
-    pool: &mut KvPool,
-    tokens: &[u32],
-    sequence: Sequence,
-) {
-    let computed = &tokens[..sequence.len()];
-    remember_sequence(prefix, pool, computed, sequence);
-    if let Some(snapshots) = snapshots {
-        snapshots.keep(computed, prefix, pool);
-    }
-}
-
-/// Gives the tree's references to what it has removed back.
-fn release_removed(pool: &mut KvPool, removed: Removed) {
-    pool.release_page(removed.page);
-    removed.state.into_iter().for_each(|slot| pool.release_state(slot));
-}
-
-/// Evicts a page that nobody else has, with its state.
-fn evict_page(prefix: &mut PrefixTree, pool: &mut KvPool) -> bool {
-    let removed = prefix.evict(|page| pool.owners(page) == 1);
-    let evicted = removed.is_some();
-    removed.into_iter().for_each(|removed| release_removed(pool, removed));
-    evicted
-}
-
-/// Evicts a state that nobody else has.
-pub(super) fn evict_state(prefix: &mut PrefixTree, pool: &mut KvPool) -> bool {
-    let slot = prefix.evict_state(|slot| pool.state_owners(slot) == 1);
-    slot.into_iter().for_each(|slot| pool.release_state(slot));
-    slot.is_some()
-}
-
-/// Tokens in the whole pages that the beginnings of two requests have in common, the last token of `answer` left out.
-fn common_pages(older: &Answer<'_>, answer: &Answer<'_>) -> usize {
-    common(&older.tokens, &answer.tokens).min(answer.tokens.len() - 1) / PAGE_POSITIONS * PAGE_POSITIONS
-}
-
-/// Prompts that are computed keep their state where `answer`, which waits for it, goes on from it.
-fn ask_for_common_states(running: &mut [Answer<'_>], answer: &Answer<'_>) {
-    for older in running.iter_mut().filter(|older| !older.is_decoding()) {
-        let length = common_pages(older, answer);
-        if length > answer.sequence.len() {
-            older.want_state(length);
         }
     }
 }

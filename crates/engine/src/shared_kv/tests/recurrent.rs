@@ -145,6 +145,13 @@ impl Walk {
         }
         for (index, known) in self.known.iter_mut().enumerate() {
             let room = LENGTH - known.sequence.len();
+            if self.random.below(4) == 0 {
+                let pool = &mut self.runtime.kv.as_mut().expect("ready").pool;
+                let length = known.sequence.len();
+                if pool.keep_state(&mut known.sequence) && known.kept.last() != Some(&length) {
+                    known.kept.push(length);
+                }
+            }
             let count = match self.random.below(4) {
                 0 => 0,
                 1 => 1,
