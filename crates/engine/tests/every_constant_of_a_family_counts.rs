@@ -232,6 +232,22 @@ const NUMBERS: &[(&str, &[(&str, f64)])] = &[
         ],
     ),
     (
+        "deepseek_v4",
+        &[
+            ("rms_norm_eps", 1e-2),
+            ("sliding_window", 7.0),
+            ("sliding_window", 9.0),
+            ("index_topk", 3.0),
+            ("index_topk", 5.0),
+            ("swiglu_limit", 0.8),
+            ("routed_scaling_factor", 1.0),
+            ("hc_eps", 1e-2),
+            ("hc_sinkhorn_iters", 1.0),
+            ("/rope_parameters/compress/factor", 2.0),
+            ("/rope_parameters/compress/beta_fast", 16.0),
+        ],
+    ),
+    (
         "llama",
         &[("/rope_scaling/factor", 4.0), ("/rope_scaling/low_freq_factor", 2.0), ("rope_theta", 500.0)],
     ),

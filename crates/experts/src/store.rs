@@ -281,6 +281,14 @@ impl ExpertStore {
         self.residency != Residency::Resident && self.ahead.governor.wanted(guess)
     }
 
+    /// Names the experts that the next visit, to `layer`, is certain to ask for, before it begins: each once, the most wanted first.
+    /// Their records are begun as far as there is room. What does not exist is passed over.
+    pub fn prefetch(&mut self, layer: usize, experts: impl DoubleEndedIterator<Item = u32>) {
+        if layer < self.geometry.layer_count() {
+            self.name_ahead(layer, experts, Guess::Certain);
+        }
+    }
+
     /// Says that `layer` will be visited again before any other: until the next call its records stay, as far as others
     /// can give way. Changes no result, only what is read twice.
     pub fn hold_layer(&mut self, layer: Option<usize>) {

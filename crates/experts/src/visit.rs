@@ -154,13 +154,7 @@ impl<'s> Visit<'s> {
     /// Names experts of the layer to be visited next, the most probable first. Their records are begun when nothing that is
     /// needed waits, until that visit begins; what was named before is forgotten.
     pub fn prefetch(&mut self, layer: usize, experts: impl DoubleEndedIterator<Item = u32>, guess: Guess) {
-        let store = &mut *self.store;
-        store.ahead.name(guess, store.visit.has_all());
-        let count = store.geometry.expert_count(layer) as u32;
-        let keys = experts.rev().filter(|&expert| expert < count);
-        store.ahead.wanted.extend(keys.map(|expert| ExpertKey { layer: layer as u32, expert }));
-        // A read that cannot start now is no failure: nobody waits for it.
-        let _ = store.start_loads();
+        self.store.name_ahead(layer, experts, guess);
     }
 }
 
@@ -207,6 +201,21 @@ impl<'v> Ready<'v> {
 
 /// What a visit does to the store.
 impl ExpertStore {
+    /// Names what is begun when nothing that is needed waits.
+    pub(crate) fn name_ahead(
+        &mut self,
+        layer: usize,
+        experts: impl DoubleEndedIterator<Item = u32>,
+        guess: Guess,
+    ) {
+        self.ahead.name(guess, self.visit.has_all());
+        let count = self.geometry.expert_count(layer) as u32;
+        let keys = experts.rev().filter(|&expert| expert < count);
+        self.ahead.wanted.extend(keys.map(|expert| ExpertKey { layer: layer as u32, expert }));
+        // A read that cannot start now is no failure: nobody waits for it.
+        let _ = self.start_loads();
+    }
+
     fn check_request(&mut self, layer: usize, experts: &[u32]) -> Result<(), ExpertError> {
         let expert_count =
             if layer < self.geometry.layer_count() { self.geometry.expert_count(layer) } else { 0 };

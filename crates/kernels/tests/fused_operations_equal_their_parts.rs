@@ -63,7 +63,7 @@ fn gated_jobs_equal_products_then_activation_then_quantisation() {
                     let activation = match (threads, rows % 2) {
                         (2, _) => Activation::GeluTanh,
                         (_, 0) => Activation::Silu,
-                        _ => Activation::ClampedSwiglu { slope: 1.702, limit: 0.5 },
+                        _ => Activation::ClampedSwiglu { slope: 1.702, limit: 0.5, offset: 1.0 },
                     };
                     let biases = [random.floats(width), random.floats(width)];
                     let biased = rows % 3 != 0;
@@ -76,8 +76,9 @@ fn gated_jobs_equal_products_then_activation_then_quantisation() {
                     match activation {
                         Activation::Silu => vector::swiglu_in_place(kernels, &mut expected, &other),
                         Activation::GeluTanh => vector::geglu_in_place(kernels, &mut expected, &other),
-                        Activation::ClampedSwiglu { slope, limit } => {
-                            vector::clamped_swiglu_in_place(kernels, &mut expected, &other, slope, limit);
+                        Activation::ClampedSwiglu { slope, limit, offset } => {
+                            let (gate, up) = (&mut expected, &other);
+                            vector::clamped_swiglu_in_place(kernels, gate, up, slope, limit, offset);
                         }
                     }
                     let mut expected_blocks = vec![ActivationBlock::ZERO; rows * row_blocks];

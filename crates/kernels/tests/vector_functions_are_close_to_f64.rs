@@ -82,16 +82,17 @@ fn clamped_swiglu_is_within_a_millionth_and_clamps_both_sides() {
     for kernels in all_kernels() {
         for at in -1000..=1000 {
             let (gate, up) = (at as f32 / 50.0, (at * 7 % 1000) as f32 / 60.0);
+            let offset = (at & 1) as f32;
             let mut found = [gate];
-            vector::clamped_swiglu_in_place(kernels, &mut found, &[up], slope, limit);
+            vector::clamped_swiglu_in_place(kernels, &mut found, &[up], slope, limit, offset);
             let gate = f64::from(gate).min(7.0);
             let up = f64::from(up).clamp(-7.0, 7.0);
-            let exact = (up + 1.0) * gate / (1.0 + (-f64::from(slope) * gate).exp());
+            let exact = (up + f64::from(offset)) * gate / (1.0 + (-f64::from(slope) * gate).exp());
             let error = (f64::from(found[0]) - exact).abs();
             assert!(error <= 2e-6 * (1.0 + exact.abs()), "{gate} and {up}: {} instead of {exact}", found[0]);
         }
         let mut nan = [f32::NAN, 1.0];
-        vector::clamped_swiglu_in_place(kernels, &mut nan, &[1.0, f32::NAN], slope, limit);
+        vector::clamped_swiglu_in_place(kernels, &mut nan, &[1.0, f32::NAN], slope, limit, 1.0);
         assert!(nan.iter().all(|value| value.is_nan()), "{nan:?}");
     }
 }

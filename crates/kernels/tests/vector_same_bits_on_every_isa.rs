@@ -69,7 +69,7 @@ fn functions_of_two_slices() {
         });
         assert_same("clamped swiglu", |_, kernels| {
             let mut out = a.clone();
-            vector::clamped_swiglu_in_place(kernels, &mut out, &b, 1.702, 0.7);
+            vector::clamped_swiglu_in_place(kernels, &mut out, &b, 1.702, 0.7, 1.0);
             out
         });
         assert_same("dot and max", |_, kernels| vec![vector::dot(kernels, &a, &b), vector::max(kernels, &a)]);

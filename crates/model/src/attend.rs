@@ -10,6 +10,7 @@ use coldpress_workers::Team;
 use crate::forward::{ForwardEngine, Model, Segment};
 use crate::scratch::{Scratch, rows_per_part};
 use crate::spec::{AttentionKind, AttentionSpec, RopePairing, VectorHandle};
+use crate::streams::Half;
 use crate::{attention_gate, query_key, value_heads};
 
 /// Products of a query row, its positions and its width that are computed between two looks at how much memory experts may take.
@@ -60,6 +61,9 @@ impl Model {
             AttentionKind::Recurrent(spec) => {
                 return self.advance_states(engine, spec, segments, layer, block);
             }
+            AttentionKind::Compressed(spec) => {
+                return self.attend_compressed(engine, spec, segments, layer, block);
+            }
         };
         self.project(engine, layer, spec, block);
         self.rotate(engine, spec, call_rows, block);
@@ -93,7 +97,7 @@ impl Model {
         if let Some(bias) = spec.output.bias {
             self.add_bias(team, bias, out);
         }
-        self.add_result(engine, self.spec.layers[layer].attention_result_norm, block);
+        self.add_result(engine, layer, Half::Attention, block);
     }
 
     fn project(
@@ -106,9 +110,8 @@ impl Model {
         let rows = block.len();
         let hidden = self.spec.hidden;
         let (team, kernels) = (engine.team, engine.kernels);
-        let Scratch { residual, input, query, key, value, .. } = &mut *engine.scratch;
-        let residual = &residual.as_slice_of::<f32>()[block.start * hidden..block.end * hidden];
-        self.norm(team, kernels, self.spec.layers[layer].attention_norm, residual, input);
+        self.norm_half(engine, self.spec.layers[layer].attention_norm, block, block);
+        let Scratch { input, query, key, value, .. } = &mut *engine.scratch;
         let input = input.rows(0, rows, hidden);
         let query = &mut query.as_mut_slice_of::<f32>()[..rows * spec.projected_len()];
         let key = &mut key.as_mut_slice_of::<f32>()[..rows * spec.shape.kv_row_len()];

@@ -16,7 +16,7 @@ use std::ops::Range;
 use coldpress_experts::{
     ExpertOffsets, ExpertPlace, LayerExperts, Projection, RowTable, Stored, weight_format,
 };
-use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, Value};
+use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, TensorType, Value};
 use coldpress_kernels::WeightFormat;
 use coldpress_kernels::blocks::has_big_endian_form;
 
@@ -24,7 +24,9 @@ use crate::error::ModelError;
 use crate::latent::HeadMatrices;
 use crate::names::{HuggingFace, Names, number};
 use crate::nested::Nested;
-use crate::spec::{DenseKind, DenseTensor, LinearSpec, MatrixHandle, NormSpec, Picked, VectorHandle};
+use crate::spec::{
+    DenseKind, DenseTensor, LinearSpec, MatrixHandle, NormSpec, Picked, TableHandle, VectorHandle,
+};
 
 /// Largest value accepted for any single dimension of a model.
 const DIMENSION_MAX: u64 = 1 << 24;
@@ -366,6 +368,55 @@ impl<'a> SpecBuilder<'a> {
             let names = self.file.tensors().map(|tensor| tensor.name.as_str());
             self.used.extend(names.filter(|name| name.starts_with(&prefix)));
         }
+    }
+
+    /// A matrix of floats, for products with what is not rounded to 8 bits.
+    pub fn float_matrix(
+        &mut self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<MatrixHandle, ModelError> {
+        let handle = self.matrix(name, rows, columns)?;
+        let DenseTensor { name, format, .. } = &self.tensors[handle.0];
+        if format.is_quantized() {
+            let detail = format!("tensor {name} has type {format}; it must be F32, F16 or BF16");
+            return Err(self.unsupported(detail));
+        }
+        Ok(handle)
+    }
+
+    /// All values of a matrix of `rows` and `columns` as a vector, row by row.
+    pub fn flat(&mut self, name: &str, rows: usize, columns: usize) -> Result<VectorHandle, ModelError> {
+        let (info, format) = self.take(name, &[columns, rows])?;
+        Ok(VectorHandle(self.push(info, format, DenseKind::Vector { length: rows * columns })))
+    }
+
+    /// A table of whole numbers below `below`, `rows` of `columns` each.
+    pub fn table(
+        &mut self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+        below: usize,
+    ) -> Result<TableHandle, ModelError> {
+        let info = self.require(name)?;
+        if !info.shape.iter().map(|&dim| dim as usize).eq([columns, rows]) {
+            let detail =
+                format!("tensor {} has shape {:?}, not {:?}", info.name, info.shape, [columns, rows]);
+            return Err(self.bad(detail));
+        }
+        let number_bytes = match info.tensor_type {
+            TensorType::I32 => 4,
+            TensorType::I64 if !self.file.big_endian() => 8,
+            other => {
+                let detail = format!("tensor {} has type {}, not I32 or I64", info.name, other.name());
+                return Err(self.unsupported(detail));
+            }
+        };
+        self.used.insert(info.name.as_str());
+        let kind = DenseKind::Table { rows, columns, number_bytes, below: below as u32 };
+        Ok(TableHandle(self.push(info, WeightFormat::F32, kind)))
     }
 
     /// A vector of `length` values, held as f32.

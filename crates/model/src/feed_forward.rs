@@ -14,11 +14,12 @@ use coldpress_workers::Team;
 use crate::error::ModelError;
 use crate::forward::{ForwardEngine, Model};
 use crate::route::{Choice, Routing};
-use crate::scratch::{Scratch, rows_per_part};
+use crate::scratch::{BLOCK_ROWS, Scratch, rows_per_part};
 use crate::spec::{
     FeedForwardSpec, GatedFeedForwardSpec, MoeSpec, NormedStream, RouterSpec, SharedExpertSpec,
-    StreamFactors, VectorHandle,
+    StreamFactors, TableHandle, VectorHandle,
 };
+use crate::streams::Half;
 use crate::times::Phase;
 
 /// Experts that compute in one parallel region.
@@ -53,7 +54,7 @@ impl Model {
         more_blocks: bool,
     ) -> Result<(), ModelError> {
         let rows = block.len();
-        self.norm_input(engine, layer, block);
+        self.norm_half(engine, self.spec.layers[layer].feed_forward_norm, block, block);
         let mut routing = self.take_routing();
         let result = match &self.spec.layers[layer].feed_forward {
             FeedForwardSpec::Dense(dense) => {
@@ -74,7 +75,7 @@ impl Model {
         };
         self.put_routing(routing);
         result?;
-        self.add_result(engine, self.spec.layers[layer].feed_forward_result_norm, block);
+        self.add_result(engine, layer, Half::FeedForward, block);
         if layer > 0 && self.spec.layers[layer - 1].has_shortcut() {
             self.add_kept(engine, block);
         }
@@ -95,14 +96,6 @@ impl Model {
         let Scratch { shortcut, residual, .. } = &mut *engine.scratch;
         let residual = &mut residual.as_mut_slice_of::<f32>()[rows.clone()];
         vector::add_assign(engine.team, engine.kernels, residual, &shortcut.as_slice_of::<f32>()[rows]);
-    }
-
-    fn norm_input(&self, engine: &mut ForwardEngine<'_, '_>, layer: usize, block: &Range<usize>) {
-        let hidden = self.spec.hidden;
-        let norm = self.spec.layers[layer].feed_forward_norm;
-        let Scratch { residual, input, .. } = &mut *engine.scratch;
-        let residual = &residual.as_slice_of::<f32>()[block.start * hidden..block.end * hidden];
-        self.norm(engine.team, engine.kernels, norm, residual, input);
     }
 
     /// Dense gated network of the prepared input into `block_out`.
@@ -129,7 +122,7 @@ impl Model {
         place: Place,
     ) -> Result<(), ModelError> {
         let rows = place.block.len();
-        self.route(engine, moe, routing, rows);
+        self.route(engine, moe, routing, &place.block);
         routing.record(moe.store_layer);
         engine.clock.lap(Phase::Dense);
         let store = engine.experts.take().expect("a model with MoE blocks runs with an expert store");
@@ -143,13 +136,28 @@ impl Model {
         Ok(())
     }
 
-    fn route(&self, engine: &mut ForwardEngine<'_, '_>, moe: &MoeSpec, routing: &mut Routing, rows: usize) {
+    fn route(
+        &self,
+        engine: &mut ForwardEngine<'_, '_>,
+        moe: &MoeSpec,
+        routing: &mut Routing,
+        block: &Range<usize>,
+    ) {
+        let rows = block.len();
         let Scratch { input, router, .. } = &mut *engine.scratch;
         let logits = &mut router.as_mut_slice_of::<f32>()[..rows * moe.router.experts];
         let weights = self.weights.matrix(moe.router.weight);
         let input = input.rows(0, rows, self.spec.hidden);
         matmul(engine.team, engine.kernels, &mut [MatmulJob::new(weights, input, &mut *logits)]);
         self.add_router_bias(engine.team, &moe.router, logits);
+        if let Some(table) = moe.router.table {
+            let tokens = std::mem::take(&mut routing.tokens);
+            let table = self.weights.table(table);
+            let (team, kernels) = (engine.team, engine.kernels);
+            routing.route_by_table(team, kernels, &moe.router, table, &tokens[block.clone()], logits);
+            routing.tokens = tokens;
+            return;
+        }
         let bias = moe.router.choice_bias.map(|bias| self.weights.vector(bias));
         routing.route(engine.team, engine.kernels, &moe.router, bias, logits, rows);
     }
@@ -178,6 +186,10 @@ impl Model {
     ) -> Result<(), ModelError> {
         let rows = place.block.len();
         let next = self.next_mixture(place.layer).filter(|_| !place.more_blocks);
+        let foreseen = next
+            .filter(|_| store.wants_prefetch(Guess::Certain))
+            .and_then(|(_, next)| next.router.table.map(|table| (next, table)));
+        let next = next.filter(|(_, next)| next.router.table.is_none());
         let guessing = next.filter(|_| rows == 1 && store.wants_prefetch(Guess::Likely));
         let all = next.filter(|(_, next)| {
             rows * next.router.top_k >= SURE_USES * next.router.experts
@@ -186,6 +198,10 @@ impl Model {
         let mut visit = store.begin(moe.store_layer, &routing.experts)?;
         if let Some((_, next)) = all {
             visit.prefetch(next.store_layer, 0..next.router.stored() as u32, Guess::Certain);
+        }
+        if let Some((next, table)) = foreseen {
+            self.foresee(routing, table, next.router.top_k);
+            visit.prefetch(next.store_layer, routing.foreseen.iter().copied(), Guess::Certain);
         }
         engine.clock.lap(Phase::Experts);
         match &moe.shared {
@@ -199,7 +215,7 @@ impl Model {
             if visit.is_idle()
                 && let Some((layer, next)) = guessing.take()
             {
-                self.guess(engine, moe, (layer, next), routing);
+                self.guess(engine, (place.layer, moe), (layer, next), routing);
                 let stored = next.router.stored() as u32;
                 let experts =
                     routing.guess.iter().map(|choice| choice.expert).filter(|&expert| expert < stored);
@@ -223,6 +239,36 @@ impl Model {
         }
     }
 
+    /// What a router that goes by token ids will choose for the first rows of the pass, each expert once.
+    fn foresee(&self, routing: &mut Routing, table: TableHandle, top_k: usize) {
+        let tokens = std::mem::take(&mut routing.tokens);
+        routing.foresee(self.weights.table(table), top_k, &tokens[..tokens.len().min(BLOCK_ROWS)]);
+        routing.tokens = tokens;
+    }
+
+    /// Asks for the experts of the first layer before anything is computed, where its router goes by token ids.
+    pub(crate) fn ask_ahead(&mut self, engine: &mut ForwardEngine<'_, '_>) {
+        let mut routing = self.take_routing();
+        if let Some(moe) = self.spec.moe_blocks().next()
+            && let Some(table) = moe.router.table
+            && let Some(store) = engine.experts.as_deref_mut()
+            && store.wants_prefetch(Guess::Certain)
+        {
+            self.foresee(&mut routing, table, moe.router.top_k);
+            store.prefetch(moe.store_layer, routing.foreseen.iter().copied());
+        }
+        self.put_routing(routing);
+    }
+
+    /// Notes the token of every row of the pass, where a router goes by them.
+    pub(crate) fn note_tokens<'a>(&mut self, tokens: impl Iterator<Item = &'a [u32]>) {
+        if self.spec.moe_blocks().any(|moe| moe.router.table.is_some()) {
+            let noted = &mut self.routing_mut().tokens;
+            noted.clear();
+            tokens.for_each(|tokens| noted.extend_from_slice(tokens));
+        }
+    }
+
     /// The next layer with routed experts.
     fn next_mixture(&self, layer: usize) -> Option<(usize, &MoeSpec)> {
         let later = self.spec.layers.iter().enumerate().skip(layer + 1);
@@ -234,14 +280,14 @@ impl Model {
     fn guess(
         &self,
         engine: &mut ForwardEngine<'_, '_>,
-        current: &MoeSpec,
+        (current_layer, current): (usize, &MoeSpec),
         (layer, moe): (usize, &MoeSpec),
         routing: &mut Routing,
     ) {
         let hidden = self.spec.hidden;
         let (team, kernels) = (engine.team, engine.kernels);
         let norm = self.spec.layers[layer].feed_forward_norm;
-        let Scratch { residual, input, block_out, pairs, guess, gathered, router, .. } = &mut *engine.scratch;
+        let Scratch { residual, input, block_out, pairs, guess, .. } = &mut *engine.scratch;
         let row = &mut guess.as_mut_slice_of::<f32>()[..hidden];
         // The next norm takes any common factor out.
         let (stream, added) = match &self.spec.normed_stream {
@@ -250,7 +296,10 @@ impl Model {
                 (&*input.floats_mut(hidden), added / kept)
             }
         };
-        row.copy_from_slice(stream);
+        match self.spec.streams {
+            None => row.copy_from_slice(stream),
+            Some(_) => row.fill(0.0),
+        }
         vector::scale_add(kernels, row, added, &block_out.as_slice_of::<f32>()[..hidden]);
         let results = pairs.as_slice_of::<f32>();
         for (choice, at) in routing.choices.iter().zip(&routing.grouped_at) {
@@ -261,6 +310,9 @@ impl Model {
                 self.add_down_bias(kernels, current, choice, row);
             }
         }
+        self.guess_through_streams(engine, current_layer, layer);
+        let Scratch { guess, gathered, router, .. } = &mut *engine.scratch;
+        let row = &guess.as_slice_of::<f32>()[..hidden];
         // Free until the experts compute, and those of a single row do not gather.
         self.norm(team, kernels, norm, row, gathered);
         let logits = &mut router.as_mut_slice_of::<f32>()[..moe.router.experts];

@@ -16,7 +16,8 @@ use crate::error::ModelError;
 use crate::kv::{KvPool, Sequence};
 use crate::route::Routing;
 use crate::scratch::{BLOCK_ROWS, Prepared, Scratch, rows_per_part};
-use crate::spec::{FrequencyDivisors, ModelSpec, NormSpec, RopeSpec, StreamFactors, VectorHandle};
+use crate::spec::{FrequencyDivisors, ModelSpec, NormSpec, RopeSpec, StreamFactors};
+use crate::streams::Half;
 use crate::times::{Phase, PhaseClock};
 use crate::weights::DenseWeights;
 
@@ -129,6 +130,8 @@ impl Model {
         if let Some(store) = engine.experts.as_deref_mut() {
             store.begin_pass(rows);
         }
+        self.note_tokens(segments.iter().map(|segment| segment.tokens));
+        self.ask_ahead(engine);
         self.embed(engine, segments);
         self.position_tables(engine.scratch, segments);
         let layers = self.spec.layers.len();
@@ -140,6 +143,9 @@ impl Model {
             let staying = self.let_leave(engine, segments, observer);
             if staying == 0 && rows > 0 {
                 return Err(ModelError::Cancelled);
+            }
+            if staying < rows {
+                self.note_tokens(segments.iter().map(|segment| segment.tokens));
             }
             rows = staying;
         }
@@ -165,6 +171,7 @@ impl Model {
             self.hold_experts(engine, layer, more_blocks);
             engine.clock.lap(Phase::Host);
             engine.clock.at_layer(Some(layer));
+            self.take_from_streams(engine, layer, Half::Attention, &block);
             self.attend(engine, segments, layer, &block);
             if let Some(stream) = &self.spec.normed_stream {
                 let norm = self.spec.layers[layer].attention_norm;
@@ -172,6 +179,7 @@ impl Model {
             }
             self.check_finite(engine, &block, layer, "attention")?;
             engine.clock.lap(Phase::Attention);
+            self.take_from_streams(engine, layer, Half::FeedForward, &block);
             self.feed_forward(engine, layer, &block, more_blocks)?;
             if let Some(stream) = &self.spec.normed_stream {
                 let norm = self.spec.layers[layer].feed_forward_norm;
@@ -185,7 +193,7 @@ impl Model {
     }
 
     /// Takes the rows of segments that leave out of the pass; returns how many rows stay. What a row carries from one layer to
-    /// the next is its residual stream, what is still to be added to it, the positions that were chosen for it, and the angles of
+    /// the next is its residual streams, what is still to be added to it, the positions that were chosen for it, and the angles of
     /// its position.
     fn let_leave(
         &self,
@@ -193,7 +201,7 @@ impl Model {
         segments: &mut [Segment<'_>],
         observer: &mut dyn ForwardObserver,
     ) -> usize {
-        let hidden = self.spec.hidden;
+        let (hidden, carried) = (self.spec.hidden, self.carried());
         let (mut first, mut staying) = (0, 0);
         for (index, segment) in segments.iter_mut().enumerate() {
             let rows = first..first + segment.tokens.len();
@@ -209,7 +217,7 @@ impl Model {
             if staying < rows.start {
                 let Scratch { residual, shortcut, index, .. } = &mut *engine.scratch;
                 let residual = residual.as_mut_slice_of::<f32>();
-                residual.copy_within(rows.start * hidden..rows.end * hidden, staying * hidden);
+                residual.copy_within(rows.start * carried..rows.end * carried, staying * carried);
                 let shortcut = shortcut.as_mut_slice_of::<f32>();
                 if !shortcut.is_empty() {
                     shortcut.copy_within(rows.start * hidden..rows.end * hidden, staying * hidden);
@@ -257,19 +265,22 @@ impl Model {
     fn embed(&self, engine: &mut ForwardEngine<'_, '_>, segments: &[Segment<'_>]) {
         let table = self.weights.matrix(self.spec.embedding);
         let (hidden, scale) = (self.spec.hidden, self.spec.embedding_scale);
+        let carried = self.carried();
         let mut first_row = 0;
         for segment in segments {
             let rows = first_row..first_row + segment.tokens.len();
             let residual = engine.scratch.residual.as_mut_slice_of::<f32>();
-            let out = &mut residual[rows.start * hidden..rows.end * hidden];
-            let rows_per_part = rows_per_part(engine.team, rows.len(), hidden * size_of::<f32>());
-            engine.team.for_each_part_mut(out, rows_per_part * hidden, |part, out, _worker| {
+            let out = &mut residual[rows.start * carried..rows.end * carried];
+            let rows_per_part = rows_per_part(engine.team, rows.len(), carried * size_of::<f32>());
+            engine.team.for_each_part_mut(out, rows_per_part * carried, |part, out, _worker| {
                 let tokens = &segment.tokens[part * rows_per_part..];
-                for (&token, out) in tokens.iter().zip(out.chunks_exact_mut(hidden)) {
-                    unpack_row(&table, token as usize, out);
+                for (&token, out) in tokens.iter().zip(out.chunks_exact_mut(carried)) {
+                    let (first, others) = out.split_at_mut(hidden);
+                    unpack_row(&table, token as usize, first);
                     if scale != 1.0 {
-                        out.iter_mut().for_each(|value| *value *= scale);
+                        first.iter_mut().for_each(|value| *value *= scale);
                     }
+                    others.chunks_exact_mut(hidden).for_each(|stream| stream.copy_from_slice(first));
                 }
             });
             first_row = rows.end;
@@ -319,25 +330,34 @@ impl Model {
         }
     }
 
-    /// Adds the result of half a layer, in `block_out`, to the residual stream of the rows of a block.
+    /// Adds the result of half a layer, in `block_out`, to the residual streams of the rows of a block.
     pub(crate) fn add_result(
         &self,
         engine: &mut ForwardEngine<'_, '_>,
-        norm: Option<VectorHandle>,
+        layer: usize,
+        half: Half,
         block: &Range<usize>,
     ) {
         if self.spec.normed_stream.is_some() {
             return;
         }
         let hidden = self.spec.hidden;
+        let norm = match half {
+            Half::Attention => self.spec.layers[layer].attention_result_norm,
+            Half::FeedForward => self.spec.layers[layer].feed_forward_result_norm,
+        };
         let (team, kernels) = (engine.team, engine.kernels);
-        let Scratch { residual, block_out, .. } = &mut *engine.scratch;
-        let out = &mut block_out.as_mut_slice_of::<f32>()[..block.len() * hidden];
+        let out = &mut engine.scratch.block_out.as_mut_slice_of::<f32>()[..block.len() * hidden];
         if let Some(norm) = norm {
             let weight = self.weights.vector(norm);
             vector::rms_norm_in_place(team, kernels, out, weight, self.spec.norm_epsilon);
         }
         scale(team, out, self.spec.residual_scale);
+        if self.put_into_streams(engine, layer, half, block) {
+            return;
+        }
+        let Scratch { residual, block_out, .. } = &mut *engine.scratch;
+        let out = &block_out.as_slice_of::<f32>()[..block.len() * hidden];
         let residual = &mut residual.as_mut_slice_of::<f32>()[block.start * hidden..block.end * hidden];
         vector::add_assign(team, kernels, residual, out);
     }
@@ -375,9 +395,9 @@ impl Model {
         layer: usize,
         stage: &'static str,
     ) -> Result<(), ModelError> {
-        let hidden = self.spec.hidden;
+        let carried = self.carried();
         let residual =
-            &engine.scratch.residual.as_slice_of::<f32>()[block.start * hidden..block.end * hidden];
+            &engine.scratch.residual.as_slice_of::<f32>()[block.start * carried..block.end * carried];
         let finite = all_finite(engine.team, residual);
         if finite { Ok(()) } else { Err(ModelError::NotFinite { layer, stage }) }
     }
@@ -418,9 +438,10 @@ impl Model {
         rows: usize,
     ) -> Result<(), ModelError> {
         let hidden = self.spec.hidden;
-        let Scratch { residual, input, logits, .. } = &mut *engine.scratch;
-        let residual = &residual.as_slice_of::<f32>()[first * hidden..(first + rows) * hidden];
-        self.norm(engine.team, engine.kernels, self.spec.output_norm, residual, input);
+        let taken = first..first + rows;
+        self.take_for_head(engine, &taken);
+        self.norm_half(engine, self.spec.output_norm, &taken, &taken);
+        let Scratch { input, logits, .. } = &mut *engine.scratch;
         let output = &mut logits.as_mut_slice_of::<f32>()[..rows * self.spec.vocabulary];
         let weights = self.weights.matrix(self.spec.output);
         matmul(
@@ -446,6 +467,10 @@ impl Model {
     /// The routing state, taken out for the time of a block so that `self` stays readable.
     pub(crate) fn take_routing(&mut self) -> Routing {
         std::mem::take(&mut self.routing)
+    }
+
+    pub(crate) fn routing_mut(&mut self) -> &mut Routing {
+        &mut self.routing
     }
 
     /// Puts the routing state back, with the memory its vectors have grown to.

@@ -25,6 +25,7 @@ use crate::forward::{ForwardEngine, Model, Segment};
 use crate::indexer::{Selection, SparseRows};
 use crate::scratch::{Need, Prepared, Scratch, rows_per_part, scratch_buffer};
 use crate::spec::{AttentionKind, LinearSpec, MatrixHandle, ModelSpec, RopePairing, VectorHandle};
+use crate::streams::Half;
 use crate::weights::DenseWeights;
 
 /// Rows that are attended together: enough to share the reading of the heads' matrices.
@@ -152,7 +153,7 @@ impl LatentNeeds {
         let latents = || {
             spec.layers.iter().filter_map(|layer| match &layer.attention {
                 AttentionKind::Latent(spec) => Some(spec),
-                AttentionKind::Grouped(_) | AttentionKind::Recurrent(_) => None,
+                _ => None,
             })
         };
         latents().next()?;
@@ -256,7 +257,8 @@ impl Model {
         let call_rows = segments.iter().map(|segment| segment.tokens.len()).sum();
         for first in block.clone().step_by(LATENT_ROWS) {
             let rows = first..block.end.min(first + LATENT_ROWS);
-            self.latent_projections(engine, layer, spec, &rows);
+            self.norm_half(engine, self.spec.layers[layer].attention_norm, block, &rows);
+            self.latent_projections(engine, spec, rows.len());
             if let Some(Selection::Own(indexer)) = &spec.selection {
                 self.index_projections(engine, indexer, call_rows, &rows);
             }
@@ -266,23 +268,15 @@ impl Model {
             self.latent_output(engine, spec, rows.start - block.start, rows.len());
             follow_memory(engine);
         }
-        self.add_result(engine, self.spec.layers[layer].attention_result_norm, block);
+        self.add_result(engine, layer, Half::Attention, block);
     }
 
-    /// Queries, and latent and key before norm and rotation.
-    fn latent_projections(
-        &self,
-        engine: &mut ForwardEngine<'_, '_>,
-        layer: usize,
-        spec: &LatentSpec,
-        rows: &Range<usize>,
-    ) {
-        let (hidden, count) = (self.spec.hidden, rows.len());
+    /// Queries, and latent and key before norm and rotation, of `count` rows of normed input.
+    fn latent_projections(&self, engine: &mut ForwardEngine<'_, '_>, spec: &LatentSpec, count: usize) {
+        let hidden = self.spec.hidden;
         let (team, kernels) = (engine.team, engine.kernels);
-        let Scratch { residual, input, latent, .. } = &mut *engine.scratch;
+        let Scratch { input, latent, .. } = &mut *engine.scratch;
         let latent = latent.as_mut().expect("a model with latent attention has its scratch");
-        let residual = &residual.as_slice_of::<f32>()[rows.start * hidden..rows.end * hidden];
-        self.norm(team, kernels, self.spec.layers[layer].attention_norm, residual, input);
         let input = input.rows(0, count, hidden);
         let query = &mut latent.query.as_mut_slice_of::<f32>()[..count * spec.heads * spec.query_dim()];
         let projected = &mut latent.projected.as_mut_slice_of::<f32>()[..count * spec.row_len()];
@@ -530,16 +524,16 @@ pub(crate) fn for_rows(
 }
 
 /// A matrix per head, and the rows that each is applied to.
-struct Heads<'a> {
-    weights: &'a DenseWeights,
-    matrices: HeadMatrices,
-    count: usize,
-    rows: usize,
+pub(crate) struct Heads<'a> {
+    pub weights: &'a DenseWeights,
+    pub matrices: HeadMatrices,
+    pub count: usize,
+    pub rows: usize,
 }
 
 impl Heads<'_> {
     /// `out[head, row] = matrix of the head * input[head, row]`.
-    fn multiply(
+    pub fn multiply(
         &self,
         team: &Team<'_>,
         kernels: Kernels,

@@ -10,6 +10,7 @@
 mod attend;
 mod attention_gate;
 mod builder;
+mod compressed;
 mod error;
 mod families;
 mod feed_forward;
@@ -24,13 +25,16 @@ mod query_key;
 mod recurrent;
 mod route;
 mod scratch;
+mod sinkhorn;
 mod spec;
 mod states;
+mod streams;
 mod times;
 mod value_heads;
 mod weights;
 
 pub use coldpress_kernels::attention::PAGE_POSITIONS;
+pub use compressed::{CompressedSpec, CompressionSpec, CompressorSpec, GroupIndexerSpec};
 pub use error::{ModelError, PoolFull, PoolPart};
 pub use families::{allowed_kv_types, check_kv_type, describe, family_names, hugging_face_model_types};
 pub use forward::{ForwardEngine, ForwardObserver, LogitsWanted, Model, Segment};
@@ -43,7 +47,9 @@ pub use recurrent::{
     KimiDeltaSpec, LightningSpec, Mamba2Spec, Projections, RecurrentSpec, ShortConvolutionSpec,
 };
 pub use scratch::{BLOCK_ROWS, Scratch, ScratchCost, ScratchShape, scratch_cost};
+pub use sinkhorn::{SigmoidMixer, SinkhornMixer};
 pub use spec::*;
 pub use states::{KEPT_STATES_MAX, KeptState, state_bytes};
+pub use streams::{STREAMS_MAX, StreamMixer, StreamsSpec};
 pub use times::{Phase, PhaseClock, PhaseRecord, PhaseStretch, PhaseTimes};
 pub use weights::{DenseWeights, TensorReader, largest_piece};

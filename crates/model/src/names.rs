@@ -27,12 +27,21 @@ pub(crate) struct HuggingFace {
     pub accepted: &'static [(&'static str, Accepted)],
     /// Added to the weights of every RMSNorm.
     pub norm_offset: f32,
+    /// What stands before the number of a layer in the names of its tensors.
+    pub layers: &'static str,
 }
 
 impl HuggingFace {
     /// A family with the usual names.
     pub const fn usual(model_type: &'static str) -> HuggingFace {
-        HuggingFace { model_type, keys: &[], tensors: &[], accepted: &[], norm_offset: 0.0 }
+        HuggingFace {
+            model_type,
+            keys: &[],
+            tensors: &[],
+            accepted: &[],
+            norm_offset: 0.0,
+            layers: "model.layers.",
+        }
     }
 }
 
@@ -230,7 +239,7 @@ impl Names {
             None => (None, name.to_owned()),
         };
         let whole = |theirs: String| match layer {
-            Some(layer) => format!("model.layers.{layer}.{theirs}"),
+            Some(layer) => format!("{}{layer}.{theirs}", table.layers),
             None => theirs,
         };
         if let Some(theirs) = find(&entry) {

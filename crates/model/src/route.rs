@@ -43,6 +43,10 @@ pub(crate) struct Routing {
     pub computed: Vec<u32>,
     /// What a later layer will probably choose for a single row, best first.
     pub guess: Vec<Choice>,
+    /// Token ids of the rows of the pass, where a router goes by them.
+    pub tokens: Vec<u32>,
+    /// What a router that goes by token ids will choose for some of them.
+    pub foreseen: Vec<u32>,
     counts: Vec<u32>,
     last_use: Vec<u32>,
 }
@@ -74,6 +78,40 @@ impl Routing {
             }
         });
         self.group(experts, router.stored());
+    }
+
+    /// As [`Routing::route`] for a router whose experts are those of `table` for the tokens of the rows.
+    pub fn route_by_table(
+        &mut self,
+        team: &Team<'_>,
+        kernels: Kernels,
+        router: &RouterSpec,
+        table: &[u32],
+        tokens: &[u32],
+        logits: &mut [f32],
+    ) {
+        let (experts, top_k) = (router.experts, router.top_k);
+        self.top_k = top_k;
+        scores_of(team, kernels, router, logits);
+        self.choices.clear();
+        for (&token, scores) in tokens.iter().zip(logits.chunks_exact(experts)) {
+            let first = self.choices.len();
+            let named = &table[token as usize * top_k..][..top_k];
+            self.choices
+                .extend(named.iter().map(|&expert| Choice { expert, weight: scores[expert as usize] }));
+            weigh(router, &mut self.choices[first..]);
+        }
+        self.group(experts);
+    }
+
+    /// Fills `foreseen` with the experts that `table` names for `tokens`, each once.
+    pub fn foresee(&mut self, table: &[u32], top_k: usize, tokens: &[u32]) {
+        self.foreseen.clear();
+        for &token in tokens {
+            self.foreseen.extend_from_slice(&table[token as usize * top_k..][..top_k]);
+        }
+        self.foreseen.sort_unstable();
+        self.foreseen.dedup();
     }
 
     /// Fills `guess` from the router logits of one row, which are overwritten.
@@ -149,6 +187,10 @@ fn scores_of(team: &Team<'_>, kernels: Kernels, router: &RouterSpec, logits: &mu
     match router.scores {
         RouterScores::Softmax => vector::softmax(team, kernels, logits, router.experts),
         RouterScores::Sigmoid => vector::sigmoid(kernels, logits),
+        RouterScores::SqrtSoftplus => {
+            vector::softplus(kernels, logits);
+            logits.iter_mut().for_each(|score| *score = score.sqrt());
+        }
         RouterScores::SoftmaxOfChosen | RouterScores::SigmoidOfChosen | RouterScores::SparseMixer { .. } => {}
     }
 }
@@ -166,6 +208,11 @@ fn choose(router: &RouterSpec, bias: Option<&[f32]>, scores: &[f32], choices: &m
         };
         free[0] = Choice { expert: expert as u32, weight };
     }
+    weigh(router, choices);
+}
+
+/// From the scores of the chosen experts of one row to their weights.
+fn weigh(router: &RouterSpec, choices: &mut [Choice]) {
     if router.scores == RouterScores::SoftmaxOfChosen {
         let largest = choices.iter().fold(f32::NEG_INFINITY, |largest, choice| largest.max(choice.weight));
         choices.iter_mut().for_each(|choice| choice.weight = (choice.weight - largest).exp());
@@ -277,6 +324,7 @@ mod tests {
             groups: None,
             renormalize: Renormalize::No,
             scale: 1.0,
+            table: None,
         }
     }
 
@@ -335,6 +383,34 @@ mod tests {
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         let sum = sigmoid(-1.0) + sigmoid(1.0) + 0.5;
         assert_close(&weights(&routing), &[2.0 * sigmoid(-1.0) / sum, 2.0 * sigmoid(1.0) / sum]);
+    }
+
+    #[test]
+    fn roots_of_softplus_are_scores() {
+        let router = RouterSpec { scale: 1.5, ..recipe(RouterScores::SqrtSoftplus, 3) };
+        let routing = route_with(&router, None, &[-1.0, 2.0, 0.5]);
+        assert_eq!(chosen(&routing), [1, 2]);
+        let score = |x: f64| x.exp().ln_1p().sqrt();
+        assert_close(&weights(&routing), &[1.5 * score(2.0), 1.5 * score(0.5)]);
+    }
+
+    #[test]
+    fn a_table_names_the_experts_and_scores_weight_them() {
+        let router =
+            RouterSpec { renormalize: Renormalize::SumPlus(0.0), ..recipe(RouterScores::Sigmoid, 3) };
+        let table = [2, 1, 0, 2, 1, 0];
+        let kernels = Kernels::for_isa(Isa::Scalar).expect("scalar kernels exist everywhere");
+        let mut routing = Routing::default();
+        let mut logits = [9.0, 0.0, 0.0, 1.0, 9.0, -1.0];
+        Workers::new(1).enter(|team| {
+            routing.route_by_table(team, kernels, &router, &table, &[0, 1], &mut logits);
+        });
+        assert_eq!(chosen(&routing), [2, 1, 0, 2]);
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let sum = sigmoid(1.0) + sigmoid(-1.0);
+        assert_close(&weights(&routing), &[0.5, 0.5, sigmoid(1.0) / sum, sigmoid(-1.0) / sum]);
+        routing.foresee(&table, 2, &[1, 0, 1]);
+        assert_eq!(routing.foreseen, [0, 1, 2]);
     }
 
     #[test]

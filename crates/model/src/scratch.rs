@@ -10,11 +10,13 @@ use coldpress_kernels::{
 use coldpress_memory::{Buffer, Bytes, Ledger, Purpose, sys};
 use coldpress_workers::Team;
 
+use crate::compressed::{CompressedNeeds, CompressedScratch};
 use crate::error::ModelError;
 use crate::indexer::{IndexNeeds, IndexScratch};
 use crate::latent::{LatentNeeds, LatentScratch};
 use crate::recurrent::{RecurrentNeeds, RecurrentScratch};
 use crate::spec::{AttentionKind, LayerSpec, ModelSpec, MoeSpec};
+use crate::streams::{StreamNeeds, StreamScratch};
 
 /// Rows that pass one operation together. The buffers of a layer are made for this many; more rows of a call come after
 /// each other, layer by layer. Enough for the kernels to compute rather than to read.
@@ -67,7 +69,7 @@ impl Need {
         Self { per_row: bytes_per_row, ..Self::NONE }
     }
 
-    fn block_rows(bytes_per_row: usize) -> Self {
+    pub fn block_rows(bytes_per_row: usize) -> Self {
         Self { per_block_row: bytes_per_row, ..Self::NONE }
     }
 
@@ -95,6 +97,8 @@ struct Needs {
     recurrent: Option<RecurrentNeeds>,
     index: Option<IndexNeeds>,
     shortcut: Need,
+    compressed: Option<CompressedNeeds>,
+    streams: Option<StreamNeeds>,
     router: Need,
     guess: Need,
     gathered: [Need; 2],
@@ -118,6 +122,7 @@ impl Needs {
                 }
                 AttentionKind::Latent(latent) => result = result.max(latent.result_len()),
                 AttentionKind::Recurrent(recurrent) => result = result.max(recurrent.result_len()),
+                AttentionKind::Compressed(compressed) => result = result.max(compressed.result_len()),
             }
         }
         let attention_scratch =
@@ -138,7 +143,7 @@ impl Needs {
         let expert_rows = |need: Need| Need { fixed: need.per_block_row * top_k, ..need };
         let gathered = if top_k == 0 { 0 } else { hidden };
         Self {
-            residual: call_floats(hidden),
+            residual: call_floats(hidden * spec.streams.as_ref().map_or(1, |streams| streams.count)),
             input: Prepared::needs(hidden.max(result)),
             query: floats(query),
             gate: floats(gate),
@@ -152,6 +157,8 @@ impl Needs {
             recurrent: RecurrentNeeds::of(spec),
             index: IndexNeeds::of(spec, threads),
             shortcut: call_floats(if spec.layers.iter().any(LayerSpec::has_shortcut) { hidden } else { 0 }),
+            compressed: CompressedNeeds::of(spec),
+            streams: StreamNeeds::of(spec),
             router: floats(experts),
             guess: Need { fixed: gathered * size_of::<f32>(), ..Need::NONE },
             gathered: Prepared::needs(gathered).map(expert_rows),
@@ -183,11 +190,15 @@ impl Needs {
         let latent = self.latent.into_iter().flat_map(LatentNeeds::all);
         let index = self.index.into_iter().flat_map(IndexNeeds::all);
         let recurrent = self.recurrent.iter().flat_map(RecurrentNeeds::all);
+        let streams = self.streams.into_iter().flat_map(StreamNeeds::all);
+        let compressed = self.compressed.into_iter().flat_map(CompressedNeeds::all);
         plain
             .into_iter()
             .chain(latent)
             .chain(index)
             .chain(recurrent)
+            .chain(streams)
+            .chain(compressed)
             .chain(self.input)
             .chain(self.gathered)
             .chain(self.inner)
@@ -358,7 +369,7 @@ pub(crate) fn rows_per_part(team: &Team<'_>, rows: usize, row_bytes: usize) -> u
 /// The buffers of a forward pass. Row counts in brackets.
 pub struct Scratch {
     pub(crate) shape: ScratchShape,
-    /// Residual stream [rows, hidden].
+    /// Residual streams [rows, streams, hidden].
     pub(crate) residual: Buffer,
     /// Normed input of a block [rows, hidden], also the attention result [rows, query].
     pub(crate) input: Prepared,
@@ -378,6 +389,8 @@ pub struct Scratch {
     pub(crate) index: Option<IndexScratch>,
     /// What a mixture adds after the next layer [rows, hidden].
     pub(crate) shortcut: Buffer,
+    pub(crate) compressed: Option<CompressedScratch>,
+    pub(crate) streams: Option<StreamScratch>,
     /// Router logits [rows, experts].
     pub(crate) router: Buffer,
     /// Hidden state that the next layer's experts are guessed from [hidden].
@@ -421,6 +434,8 @@ impl Scratch {
             recurrent: needs.recurrent.map(|needs| RecurrentScratch::new(ledger, &needs)).transpose()?,
             index: needs.index.map(|needs| IndexScratch::new(ledger, needs, shape.rows)).transpose()?,
             shortcut: plain(needs.shortcut)?,
+            compressed: needs.compressed.map(|needs| CompressedScratch::new(ledger, needs)).transpose()?,
+            streams: needs.streams.map(|needs| StreamScratch::new(ledger, needs, shape.rows)).transpose()?,
             router: plain(needs.router)?,
             guess: plain(needs.guess)?,
             gathered: prepared(needs.gathered)?,

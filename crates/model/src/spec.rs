@@ -12,8 +12,10 @@ use coldpress_kernels::{WeightFormat, packed_bytes};
 
 pub use coldpress_kernels::Activation;
 
+use crate::compressed::CompressedSpec;
 use crate::latent::LatentSpec;
 use crate::recurrent::RecurrentSpec;
+use crate::streams::StreamsSpec;
 
 /// A dense matrix of the spec, by position in [`ModelSpec::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,10 @@ pub struct MatrixHandle(pub(crate) usize);
 /// A dense f32 vector of the spec, by position in [`ModelSpec::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VectorHandle(pub(crate) usize);
+
+/// A table of whole numbers, by position in [`ModelSpec::tensors`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableHandle(pub(crate) usize);
 
 /// How a dense tensor is held in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +46,17 @@ pub enum DenseKind {
         rows: usize,
         /// Input features.
         columns: usize,
+    },
+    /// Whole numbers, held as u32: `rows` of `columns` each.
+    Table {
+        /// Rows.
+        rows: usize,
+        /// Numbers of a row.
+        columns: usize,
+        /// Bytes of a number in the file, 4 or 8.
+        number_bytes: usize,
+        /// What all of them are below.
+        below: u32,
     },
     /// Plain f32 values.
     Vector {
@@ -100,6 +117,7 @@ impl DenseTensor {
             DenseKind::Matrix { rows, columns } | DenseKind::Transposed { rows, columns } => {
                 packed_bytes(self.held_format(), rows, columns)
             }
+            DenseKind::Table { rows, columns, .. } => rows * columns * size_of::<u32>(),
             DenseKind::Vector { length } => length * size_of::<f32>(),
         }
     }
@@ -185,6 +203,8 @@ pub enum AttentionKind {
     Latent(LatentSpec),
     /// A state of fixed size instead of a row per position (`recurrent/`).
     Recurrent(RecurrentSpec),
+    /// A window, and one compressed row for every group of positions before (`compressed.rs`).
+    Compressed(CompressedSpec),
 }
 
 /// Elements that one position takes in the cache of a layer.
@@ -224,6 +244,7 @@ impl AttentionKind {
             Self::Grouped(spec) => Some(spec.shape),
             Self::Latent(spec) => Some(spec.shape()),
             Self::Recurrent(_) => None,
+            Self::Compressed(spec) => Some(spec.shape()),
         }
     }
 
@@ -235,6 +256,7 @@ impl AttentionKind {
                 let index = spec.selection.map_or(0, |selection| selection.index_len());
                 CacheRow::shared(spec.row_len()).with_index(index)
             }
+            Self::Compressed(spec) => spec.cache_row(),
             Self::Recurrent(_) => 0.into(),
         }
     }
@@ -242,7 +264,7 @@ impl AttentionKind {
     /// f32 numbers of state of one sequence; 0 for layers that attend to a cache.
     pub fn state_len(&self) -> usize {
         match self {
-            Self::Grouped(_) | Self::Latent(_) => 0,
+            Self::Grouped(_) | Self::Latent(_) | Self::Compressed(_) => 0,
             Self::Recurrent(spec) => spec.state_len(),
         }
     }
@@ -337,6 +359,8 @@ pub enum RouterScores {
     SoftmaxOfChosen,
     /// Sigmoid of each.
     Sigmoid,
+    /// Square root of the softplus `ln(1 + exp(x))` of each.
+    SqrtSoftplus,
     /// The logits themselves; the weights are the sigmoids of those that were chosen.
     SigmoidOfChosen,
     /// The sparse mixer of Phi-3.5-MoE (Liu et al., arXiv 2409.12136) without its noise: expert after expert, each
@@ -401,6 +425,8 @@ pub struct RouterSpec {
     pub renormalize: Renormalize,
     /// Factor on the weights.
     pub scale: f32,
+    /// Experts by token id, `[vocabulary, top_k]`, where they do not depend on the hidden state: then the scores weight them only.
+    pub table: Option<TableHandle>,
 }
 
 impl RouterSpec {
@@ -553,6 +579,8 @@ pub struct ModelSpec {
     pub residual_scale: f32,
     /// Whether layers norm the residual stream itself, and what they add.
     pub normed_stream: Option<NormedStream>,
+    /// The residual streams and how layers meet them, if there is more than a plain one.
+    pub streams: Option<StreamsSpec>,
     /// Norm before the head.
     pub output_norm: NormSpec,
     /// Output head; the embedding itself where the file ties them.

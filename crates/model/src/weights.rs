@@ -8,7 +8,7 @@ use coldpress_kernels::{MatrixRef, WeightFormat, pack_column, pack_rows, packed_
 use coldpress_memory::{Buffer, Bytes, Ledger, Purpose};
 
 use crate::error::ModelError;
-use crate::spec::{DenseKind, DenseTensor, MatrixHandle, ModelSpec, Picked, VectorHandle};
+use crate::spec::{DenseKind, DenseTensor, MatrixHandle, ModelSpec, Picked, TableHandle, VectorHandle};
 
 /// Rows that are packed together; a piece holds whole groups.
 const GROUP_ROWS: usize = 16;
@@ -60,7 +60,7 @@ impl DenseWeights {
                 if big_endian {
                     to_little_endian(tensor.format, piece);
                 }
-                place.take(piece);
+                place.take(piece)?;
                 done += piece.len() as u64;
                 if progress(done, total) { Ok(()) } else { Err(ModelError::Cancelled) }
             })?;
@@ -89,6 +89,12 @@ impl DenseWeights {
             .expect("the place of a matrix has its packed length")
     }
 
+    /// A table of whole numbers, row by row.
+    pub fn table(&self, handle: TableHandle) -> &[u32] {
+        let place = &self.tensors[handle.0].place;
+        &self.buffer().as_slice_of::<u32>()[place.start / size_of::<u32>()..place.end / size_of::<u32>()]
+    }
+
     /// A vector of f32 values.
     pub fn vector(&self, handle: VectorHandle) -> &[f32] {
         let tensor = &self.tensors[handle.0];
@@ -108,7 +114,7 @@ struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    fn take(&mut self, piece: &[u8]) {
+    fn take(&mut self, piece: &[u8]) -> Result<(), ModelError> {
         let format = self.tensor.format;
         match self.tensor.kind {
             DenseKind::Matrix { columns, .. } => {
@@ -134,10 +140,14 @@ impl Filling<'_> {
                     self.at += 1;
                 }
             }
+            DenseKind::Table { number_bytes, below, .. } => {
+                return self.take_numbers(piece, number_bytes, below);
+            }
             DenseKind::Vector { .. } => {
                 let values = elements(format, piece.len());
                 if self.tensor.picked != Picked::ALL {
-                    return self.pick(piece, values);
+                    self.pick(piece, values);
+                    return Ok(());
                 }
                 let out = &mut self.place[self.at..self.at + values * size_of::<f32>()];
                 let floats: &mut [f32] = bytemuck::cast_slice_mut(out);
@@ -148,6 +158,25 @@ impl Filling<'_> {
                 self.at += values * size_of::<f32>();
             }
         }
+        Ok(())
+    }
+
+    /// Whole numbers of a table.
+    fn take_numbers(&mut self, piece: &[u8], number_bytes: usize, below: u32) -> Result<(), ModelError> {
+        for bytes in piece.chunks_exact(number_bytes) {
+            // The first bytes are the lowest; the others must be zero.
+            let (low, high) = bytes.split_at(size_of::<u32>());
+            let number = low.iter().rev().fold(0u32, |number, &byte| number << 8 | u32::from(byte));
+            if number >= below || high.iter().any(|&byte| byte != 0) {
+                return Err(ModelError::BadModel {
+                    file: self.tensor.name.clone(),
+                    detail: format!("entry {} is not a number below {below}", self.at / size_of::<u32>()),
+                });
+            }
+            self.place[self.at..self.at + size_of::<u32>()].copy_from_slice(&number.to_ne_bytes());
+            self.at += size_of::<u32>();
+        }
+        Ok(())
     }
 
     /// Takes the picked ones of `values` floats.
@@ -170,6 +199,7 @@ fn piece_shape(tensor: &DenseTensor) -> (usize, usize) {
     match tensor.kind {
         DenseKind::Matrix { columns, .. } => (tensor.format.row_bytes(columns), GROUP_ROWS),
         DenseKind::Transposed { rows, .. } => (tensor.format.row_bytes(rows), 1),
+        DenseKind::Table { columns, number_bytes, .. } => (columns * number_bytes, 1),
         DenseKind::Vector { .. } => (tensor.format.block_bytes(), 1),
     }
 }
@@ -219,8 +249,8 @@ mod tests {
             let mut place = vec![255; tensor.place.end];
             let (row_bytes, _) = piece_shape(&tensor);
             let mut filling = Filling { tensor: &tensor, place: &mut place, at: 0, seen: 0 };
-            filling.take(&source[..2 * row_bytes]);
-            filling.take(&source[2 * row_bytes..]);
+            filling.take(&source[..2 * row_bytes]).expect("a matrix takes any values");
+            filling.take(&source[2 * row_bytes..]).expect("a matrix takes any values");
             let matrix = MatrixRef::new(tensor.held_format(), rows, columns, &place).expect("its length");
             for row in 0..rows {
                 let mut found = vec![0f32; columns];

@@ -28,7 +28,7 @@ pub fn bound(name: &str) -> f32 {
 }
 
 /// Folder, name of the GGUF file with the same weights rounded to F16.
-pub const MIXTURES: [(&str, Option<&str>); 28] = [
+pub const MIXTURES: [(&str, Option<&str>); 29] = [
     ("qwen3_moe", Some("qwen3moe")),
     ("qwen2_moe", Some("qwen2moe")),
     ("mixtral", Some("mixtral")),
@@ -57,6 +57,7 @@ pub const MIXTURES: [(&str, Option<&str>); 28] = [
     ("qwen3_5_moe_text", Some("qwen35moe")),
     ("kimi_linear", Some("kimi-linear")),
     ("bailing_hybrid", Some("bailingmoe3")),
+    ("deepseek_v4", None),
 ];
 
 pub const DENSE: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
@@ -112,6 +113,7 @@ pub fn is_router(name: &str) -> bool {
         "mlp.router.gate.weight",
         "feed_forward.router.weight",
         "gate.wg.weight",
+        "ffn.gate.weight",
         "shared_expert_gate.weight",
         "router.classifier.weight",
         "indexer.weights_proj.weight",
@@ -126,7 +128,16 @@ pub fn is_constant(tensor: &Tensor) -> bool {
         return false;
     }
     let dimensions = tensor.shape.iter().filter(|&&dimension| dimension > 1).count();
-    dimensions == 1 || is_router(&tensor.name) || is_bias(tensor) || is_filter(tensor)
+    dimensions == 1
+        || is_router(&tensor.name)
+        || is_bias(tensor)
+        || is_filter(tensor)
+        || is_small(&tensor.name)
+}
+
+/// Mixers of residual streams, and biases by the place in a group of positions.
+fn is_small(name: &str) -> bool {
+    name.contains("hc_") || name.ends_with(".ape")
 }
 
 /// What the model refuses to be loaded with.

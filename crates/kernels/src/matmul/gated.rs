@@ -27,12 +27,14 @@ pub enum Activation {
     Silu,
     /// GELU in its tanh form.
     GeluTanh,
-    /// `x * sigmoid(slope * x)` of `x` up to `limit`; up is taken between `-limit` and `limit`, and one more (gpt-oss).
+    /// `x * sigmoid(slope * x)` of `x` up to `limit`; up is taken between `-limit` and `limit`, and `offset` more.
     ClampedSwiglu {
         /// Factor in the sigmoid.
         slope: f32,
         /// Largest value of the gate, and largest magnitude of up.
         limit: f32,
+        /// Added to up: 1 in gpt-oss, 0 in DeepSeek-V4.
+        offset: f32,
     },
 }
 
@@ -139,8 +141,8 @@ impl<'a> GatedJob<'a> {
             match self.activation {
                 Activation::Silu => swiglu_in_place(kernels, result, up),
                 Activation::GeluTanh => geglu_in_place(kernels, result, up),
-                Activation::ClampedSwiglu { slope, limit } => {
-                    clamped_swiglu_in_place(kernels, result, up, slope, limit);
+                Activation::ClampedSwiglu { slope, limit, offset } => {
+                    clamped_swiglu_in_place(kernels, result, up, slope, limit, offset);
                 }
             }
             if self.width.is_multiple_of(STEP_COLUMNS) {

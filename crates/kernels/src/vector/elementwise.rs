@@ -67,6 +67,7 @@ struct GeluTimes;
 struct ClampedSwiglu {
     slope: f32,
     limit: f32,
+    offset: f32,
 }
 
 impl Unary for Exp {
@@ -139,7 +140,7 @@ impl Binary for ClampedSwiglu {
         let gate = s.smaller(s.splat(self.limit), a);
         let up = s.smaller(s.splat(self.limit), s.larger(s.splat(-self.limit), b));
         let gated = s.mul(gate, exponential::sigmoid(s, s.mul(gate, s.splat(self.slope))));
-        s.mul(s.add(up, s.splat(1.0)), gated)
+        s.mul(s.add(up, s.splat(self.offset)), gated)
     }
 }
 
@@ -184,8 +185,15 @@ fn geglu_in_place_body<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
 }
 
 #[inline(always)]
-fn clamped_swiglu_in_place_body<S: Simd>(s: S, gate: &mut [f32], up: &[f32], slope: f32, limit: f32) {
-    zip_in_place(s, ClampedSwiglu { slope, limit }, gate, up);
+fn clamped_swiglu_in_place_body<S: Simd>(
+    s: S,
+    gate: &mut [f32],
+    up: &[f32],
+    slope: f32,
+    limit: f32,
+    offset: f32,
+) {
+    zip_in_place(s, ClampedSwiglu { slope, limit, offset }, gate, up);
 }
 
 instantiate! {
@@ -220,6 +228,7 @@ instantiate! {
         up: &[f32],
         slope: f32,
         limit: f32,
+        offset: f32,
     ) => clamped_swiglu_in_place_body
 }
 
@@ -254,9 +263,16 @@ pub fn geglu_in_place(kernels: Kernels, gate: &mut [f32], up: &[f32]) {
     geglu_in_place_span(kernels, gate, up);
 }
 
-/// `gate = (up + 1) * gate * sigmoid(slope * gate)`, the gate taken as at most `limit` and up between `-limit` and `limit`
-/// (gpt-oss). Panics when the lengths differ.
-pub fn clamped_swiglu_in_place(kernels: Kernels, gate: &mut [f32], up: &[f32], slope: f32, limit: f32) {
+/// `gate = (up + offset) * gate * sigmoid(slope * gate)`, the gate taken as at most `limit` and up between `-limit` and `limit`
+/// (gpt-oss with an offset of 1, DeepSeek-V4 with 0). Panics when the lengths differ.
+pub fn clamped_swiglu_in_place(
+    kernels: Kernels,
+    gate: &mut [f32],
+    up: &[f32],
+    slope: f32,
+    limit: f32,
+    offset: f32,
+) {
     assert_eq!(gate.len(), up.len(), "clamped_swiglu_in_place of slices of different length");
-    clamped_swiglu_in_place_span(kernels, gate, up, slope, limit);
+    clamped_swiglu_in_place_span(kernels, gate, up, slope, limit, offset);
 }

@@ -17,6 +17,7 @@ use crate::spec::{
     NormSpec, NormedStream, QueryKeyNorm, Renormalize, RopePairing, RouterGroups, RouterScores, RouterSpec,
     SharedExpertSpec, ValueHeads, VectorHandle,
 };
+use crate::streams::StreamsSpec;
 
 /// Everything outside the layers.
 pub(super) struct Frame {
@@ -30,6 +31,7 @@ pub(super) struct Frame {
     pub embedding_scale: f32,
     pub residual_scale: f32,
     pub normed_stream: Option<NormedStream>,
+    pub streams: Option<StreamsSpec>,
     pub output_norm: NormSpec,
     pub output: MatrixHandle,
     pub output_bias: Option<VectorHandle>,
@@ -67,6 +69,7 @@ pub(super) fn frame_with_norm(builder: &mut SpecBuilder<'_>, output_norm: &str) 
         embedding_scale: 1.0,
         residual_scale: 1.0,
         normed_stream: None,
+        streams: None,
         output_norm,
         output,
         output_bias,
@@ -431,6 +434,7 @@ pub(super) fn moe_block(
         groups,
         renormalize,
         scale,
+        table: None,
     };
     Ok(MoeSpec { store_layer, width, activation, biases: None, router, weigh_input, shared })
 }

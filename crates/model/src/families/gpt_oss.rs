@@ -93,7 +93,7 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
         attention.sinks = Some(builder.vector(&name("attn_sinks.weight"), shape.heads)?);
         let mut moe = blocks::moe_block(builder, layer, hidden, options, fused)?;
         moe.router.bias = Some(builder.vector(&name("ffn_gate_inp.bias"), options.experts)?);
-        moe.activation = Activation::ClampedSwiglu { slope, limit };
+        moe.activation = Activation::ClampedSwiglu { slope, limit, offset: 1.0 };
         moe.biases = Some(builder.expert_biases(layer, options.experts, hidden, width)?);
         layers.push(LayerSpec {
             attention_norm: builder.norm(&name("attn_norm"), hidden)?,

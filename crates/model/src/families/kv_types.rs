@@ -6,7 +6,7 @@
 
 use crate::error::ModelError;
 use crate::kv::KvType;
-use crate::spec::ModelSpec;
+use crate::spec::{AttentionKind, ModelSpec};
 
 /// Lossy types that were measured, by family.
 const MEASURED: &[(&str, &[KvType])] =
@@ -28,12 +28,15 @@ pub fn check_kv_type(spec: &ModelSpec, kv_type: KvType, measuring: bool) -> Resu
     let together = kv_type.head_multiple();
     let shapes = || spec.layers.iter().filter_map(|layer| layer.attention.shape());
     let heads = || shapes().map(|shape| shape.head_dim);
+    let compresses = spec.layers.iter().any(|layer| matches!(layer.attention, AttentionKind::Compressed(_)));
     let fits = |kv_type: KvType| {
         let mut heads = heads();
         heads.all(|head_dim| head_dim.is_multiple_of(kv_type.head_multiple()))
     };
     let allowed = allowed_kv_types(spec.family);
-    let reason = if !fits(kv_type) {
+    let reason = if kv_type.is_lossy() && compresses {
+        format!("layers that compress groups of positions read them as floats, not as {}", kv_type.name())
+    } else if !fits(kv_type) {
         let odd = heads().filter(|head_dim| !head_dim.is_multiple_of(together)).max().unwrap_or(0);
         format!("heads of this model have {odd} elements, and {} stores blocks of {together}", kv_type.name())
     } else if !measuring && allowed_kv_types(spec.family).all(|allowed| allowed != kv_type) {

@@ -14,6 +14,7 @@ use crate::spec::{LayerSpec, ModelSpec, RopeSpec};
 mod bailing_hybrid;
 mod blocks;
 mod deepseek2;
+mod deepseek4;
 mod delta_rule;
 mod ernie4_5_moe;
 mod gemma3;
@@ -63,6 +64,7 @@ const FAMILIES: &[Family] = &[
     deepseek2::FAMILY,
     deepseek2::WITH_INDEXER,
     deepseek2::GLM_WITH_INDEXER,
+    deepseek4::FAMILY,
     ernie4_5_moe::FAMILY,
     gemma3::FAMILY,
     glm4_moe::FAMILY,
@@ -148,6 +150,7 @@ pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
         embedding_scale: frame.embedding_scale,
         residual_scale: frame.residual_scale,
         normed_stream: frame.normed_stream,
+        streams: frame.streams,
         output_norm: frame.output_norm,
         output: frame.output,
         output_bias: frame.output_bias,

@@ -84,7 +84,7 @@ fn factors(builder: &SpecBuilder<'_>, factor: f64, scales: Scales) -> Result<(f6
 
 /// What the frequency of each pair is divided by. Waves with more rotations over the original context than the fast bound are
 /// kept, those with fewer than the slow one stretched, and between them it goes linearly by pair.
-fn divisors(
+pub(super) fn divisors(
     builder: &SpecBuilder<'_>,
     base: f32,
     dimensions: usize,

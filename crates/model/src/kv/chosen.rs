@@ -46,6 +46,29 @@ impl KvPool {
         }
     }
 
+    /// Changes the numbers from `first` on of one position's index key. The position is among those that the sequence was extended by,
+    /// or lies before them in a page that nobody else has.
+    pub(crate) fn write_index_part(
+        &mut self,
+        layer: usize,
+        sequence: &Sequence,
+        position: usize,
+        first: usize,
+        numbers: &[f32],
+    ) {
+        let width = self.layers[layer].index_numbers;
+        let page = sequence.pages[position / PAGE_POSITIONS] as usize * self.index_place(self.page_elements);
+        let start = page + self.index_offset(layer) + position % PAGE_POSITIONS * width + first;
+        let place = start..start + numbers.len();
+        match self.kv_type {
+            KvType::F32 => self.buffer.as_mut_slice_of::<f32>()[place].copy_from_slice(numbers),
+            KvType::F16 | KvType::Q8 | KvType::Q4 => {
+                let place = &mut self.buffer.as_mut_slice_of::<f16>()[place];
+                place.iter_mut().zip(numbers).for_each(|(place, number)| *place = f16::from_f32(*number));
+            }
+        }
+    }
+
     /// Index keys of a layer where `sequence` has them; what is said there of values is the same as of keys.
     pub(crate) fn index_rows<'a>(&'a self, layer: usize, sequence: &'a Sequence) -> KvRows<'a> {
         let offset = self.index_offset(layer);

@@ -28,6 +28,7 @@ use crate::error::ModelError;
 use crate::forward::{ForwardEngine, Model, Segment};
 use crate::scratch::{Need, Prepared, Scratch, scratch_buffer};
 use crate::spec::{AttentionKind, LinearSpec, ModelSpec};
+use crate::streams::Half;
 
 pub use convolution::ConvolutionSpec;
 pub use delta_rule::{DecayRate, DeltaRuleSpec};
@@ -224,12 +225,10 @@ impl Model {
         layer: usize,
         block: &Range<usize>,
     ) {
-        let (hidden, mixer) = (self.spec.hidden, spec.mixer());
+        let mixer = spec.mixer();
         for first in block.clone().step_by(RECURRENT_ROWS) {
             let rows = first..block.end.min(first + RECURRENT_ROWS);
-            let Scratch { residual, input, .. } = &mut *engine.scratch;
-            let residual = &residual.as_slice_of::<f32>()[rows.start * hidden..rows.end * hidden];
-            self.norm(engine.team, engine.kernels, self.spec.layers[layer].attention_norm, residual, input);
+            self.norm_half(engine, self.spec.layers[layer].attention_norm, block, &rows);
             mixer.project(&mut self.work(engine.team, engine.kernels, engine.scratch), rows.len());
             follow_memory(engine);
             self.advance_segments(engine, mixer, segments, layer, &rows);
@@ -237,7 +236,7 @@ impl Model {
             self.recurrent_output(engine, mixer, rows.start - block.start, rows.len());
             follow_memory(engine);
         }
-        self.add_result(engine, self.spec.layers[layer].attention_result_norm, block);
+        self.add_result(engine, layer, Half::Attention, block);
     }
 
     fn work<'a, 'team>(
