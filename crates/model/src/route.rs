@@ -101,7 +101,7 @@ impl Routing {
                 .extend(named.iter().map(|&expert| Choice { expert, weight: scores[expert as usize] }));
             weigh(router, &mut self.choices[first..]);
         }
-        self.group(experts);
+        self.group(experts, router.stored());
     }
 
     /// Fills `foreseen` with the experts that `table` names for `tokens`, each once.
