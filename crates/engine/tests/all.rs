@@ -34,4 +34,5 @@ mod many_requests_get_the_answers_of_their_solo_runs;
 mod recurrent_states_are_kept_for_later;
 mod sequences_in_one_pass_have_states_of_their_own;
 mod sparse_attention_sees_the_positions_it_chooses;
+mod rows_of_n_grams_stay_on_disk;
 mod who_leaves_a_shared_pass_is_out_after_its_layer;

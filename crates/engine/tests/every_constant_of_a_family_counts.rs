@@ -221,6 +221,21 @@ const NUMBERS: &[(&str, &[(&str, f64)])] = &[
         &[("rms_norm_eps", 1e-2), ("num_experts_per_token", 3.0), ("routed_scaling_factor", 1.0)],
     ),
     (
+        "qwen4_exp_text",
+        &[
+            ("rms_norm_eps", 1e-2),
+            ("num_experts_per_tok", 3.0),
+            ("/rope_parameters/rope_theta", 500.0),
+            ("/rope_parameters/partial_rotary_factor", 0.25),
+            ("indexer_budget", 4.0),
+            ("indexer_budget", 12.0),
+            ("indexer_compress_ratio", 2.0),
+            ("seed", 1235.0),
+            ("ngram_vocab_size_base", 98.0),
+            ("eos_token_id", 3.0),
+        ],
+    ),
+    (
         "bailing_hybrid",
         &[
             ("rms_norm_eps", 1e-2),

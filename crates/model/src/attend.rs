@@ -66,6 +66,9 @@ impl Model {
             }
         };
         self.project(engine, layer, spec, block);
+        if let Some(index) = &spec.sparse {
+            self.index_products(engine, index, call_rows, block);
+        }
         self.rotate(engine, spec, call_rows, block);
         if engine.pool.kv_type().rotates() {
             turn_heads(engine, spec, rows);
@@ -215,7 +218,6 @@ impl Model {
     ) {
         let query_width = spec.shape.query_row_len();
         let kv_width = spec.shape.kv_row_len();
-        let Scratch { input, query, key, value, attention: scratch, .. } = &mut *engine.scratch;
         let mut segment_start = 0;
         for segment in segments {
             let segment_end = segment_start + segment.tokens.len();
@@ -226,6 +228,7 @@ impl Model {
                 continue;
             }
             let rows = part.start - block.start..part.end - block.start;
+            let Scratch { input, query, key, value, attention: scratch, .. } = &mut *engine.scratch;
             if let Some(temperature) = spec.temperature {
                 let queries = rows.start * query_width..rows.end * query_width;
                 let queries = &mut query.as_mut_slice_of::<f32>()[queries];
@@ -236,16 +239,20 @@ impl Model {
             let values = &value.as_slice_of::<f32>()[kv];
             let sequence = &*segment.sequence;
             engine.pool.write(engine.team, engine.kernels, layer, sequence, first_position, keys, values);
+            let mut dense = rows.clone();
+            if let Some(index) = &spec.sparse {
+                dense.end = rows.start + index.dense_rows(rows.len(), first_position);
+            }
             // A row's result does not depend on the rows beside it.
             let at_once =
                 (WORK_AT_ONCE / ((first_position + rows.len()) * query_width)).max(ROWS_AT_ONCE_MIN);
-            for first in rows.clone().step_by(at_once) {
+            for first in dense.clone().step_by(at_once) {
                 if first > rows.start
                     && let Some(store) = engine.experts.as_deref_mut()
                 {
                     store.follow_between_visits();
                 }
-                let end = rows.end.min(first + at_once);
+                let end = dense.end.min(first + at_once);
                 let queries = first * query_width..end * query_width;
                 let first_position = first_position + (first - rows.start);
                 attention(
@@ -264,6 +271,11 @@ impl Model {
                         scratch: scratch.as_mut_slice_of::<f32>(),
                     },
                 );
+            }
+            if let Some(index) = &spec.sparse {
+                self.write_index_keys(engine, index, layer, sequence, &rows, first_position);
+                let position = first_position + dense.len();
+                self.attend_sparse_rows(engine, (spec, index), layer, sequence, dense.end..rows.end, position);
             }
         }
     }

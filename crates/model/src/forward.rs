@@ -132,6 +132,7 @@ impl Model {
         }
         self.note_tokens(segments.iter().map(|segment| segment.tokens));
         self.ask_ahead(engine);
+        self.name_rows(engine, segments)?;
         self.embed(engine, segments);
         self.position_tables(engine.scratch, segments);
         let layers = self.spec.layers.len();
@@ -171,6 +172,7 @@ impl Model {
             self.hold_experts(engine, layer, more_blocks);
             engine.clock.lap(Phase::Host);
             engine.clock.at_layer(Some(layer));
+            self.add_ple(engine, segments, layer, &block, rows)?;
             self.take_from_streams(engine, layer, Half::Attention, &block);
             self.attend(engine, segments, layer, &block);
             if let Some(stream) = &self.spec.normed_stream {
@@ -225,6 +227,7 @@ impl Model {
                 if let Some(index) = index {
                     index.move_rows(&rows, staying);
                 }
+                self.move_names(engine.scratch, &rows, staying);
             }
             staying += rows.len();
         }
@@ -322,6 +325,10 @@ impl Model {
     ) {
         let epsilon = self.spec.norm_epsilon;
         match norm {
+            NormSpec::None => {
+                input.floats_mut(x.len()).copy_from_slice(x);
+                input.quantize(team, kernels, x.len() / self.spec.hidden, self.spec.hidden);
+            }
             NormSpec::Rms(weight) => input.norm(team, kernels, x, self.weights.vector(weight), epsilon),
             NormSpec::Layer { weight, bias } => {
                 let (weight, bias) = (self.weights.vector(weight), self.weights.vector(bias));

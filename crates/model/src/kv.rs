@@ -209,7 +209,7 @@ impl KvPool {
         pages: usize,
         state_slots: usize,
     ) -> Result<Self, ModelError> {
-        let states = spec.layers.iter().map(|layer| layer.attention.state_len());
+        let states = spec.state_lens();
         let states = StatePool::new(ledger, states, state_slots)?;
         Self::with_rows(ledger, kv_rows(spec), kv_type, pages, states)
     }

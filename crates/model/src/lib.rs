@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod attend;
+mod block_sparse;
 mod attention_gate;
 mod builder;
 mod compressed;
@@ -18,9 +19,11 @@ mod forward;
 mod indexer;
 mod kv;
 mod latent;
+mod low_rank_mixer;
 mod names;
 mod nested;
 mod ngram;
+mod ple;
 mod query_key;
 mod recurrent;
 mod route;
@@ -35,13 +38,16 @@ mod weights;
 
 pub use coldpress_kernels::attention::PAGE_POSITIONS;
 pub use compressed::{CompressedSpec, CompressionSpec, CompressorSpec, GroupIndexerSpec};
+pub use block_sparse::BlockIndexSpec;
 pub use error::{ModelError, PoolFull, PoolPart};
 pub use families::{allowed_kv_types, check_kv_type, describe, family_names, hugging_face_model_types};
 pub use forward::{ForwardEngine, ForwardObserver, LogitsWanted, Model, Segment};
 pub use indexer::{IndexerSpec, Selection};
 pub use kv::{KvPool, KvType, Sequence, kv_bytes_per_token};
 pub use latent::{HeadMatrices, LatentQuery, LatentSpec};
+pub use low_rank_mixer::LowRankMixer;
 pub use ngram::{NGRAM_MAX, NgramShape, NgramSpec};
+pub use ple::{PleNorms, PleSpec};
 pub use recurrent::{
     ConvolutionSpec, ConvolutionTaps, DecayRate, DeltaRuleSpec, GateProjection, GatedDeltaSpec,
     KimiDeltaSpec, LightningSpec, Mamba2Spec, Projections, RecurrentSpec, ShortConvolutionSpec,

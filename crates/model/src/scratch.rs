@@ -13,7 +13,9 @@ use coldpress_workers::Team;
 use crate::compressed::{CompressedNeeds, CompressedScratch};
 use crate::error::ModelError;
 use crate::indexer::{IndexNeeds, IndexScratch};
+use crate::block_sparse::{BlockSparseNeeds, BlockSparseScratch};
 use crate::latent::{LatentNeeds, LatentScratch};
+use crate::ple::{PleNeeds, PleScratch};
 use crate::recurrent::{RecurrentNeeds, RecurrentScratch};
 use crate::spec::{AttentionKind, LayerSpec, ModelSpec, MoeSpec};
 use crate::streams::{StreamNeeds, StreamScratch};
@@ -99,6 +101,8 @@ struct Needs {
     shortcut: Need,
     compressed: Option<CompressedNeeds>,
     streams: Option<StreamNeeds>,
+    ple: Option<PleNeeds>,
+    block_sparse: Option<BlockSparseNeeds>,
     router: Need,
     guess: Need,
     gathered: [Need; 2],
@@ -159,6 +163,8 @@ impl Needs {
             shortcut: call_floats(if spec.layers.iter().any(LayerSpec::has_shortcut) { hidden } else { 0 }),
             compressed: CompressedNeeds::of(spec),
             streams: StreamNeeds::of(spec),
+            ple: PleNeeds::of(spec),
+            block_sparse: BlockSparseNeeds::of(spec),
             router: floats(experts),
             guess: Need { fixed: gathered * size_of::<f32>(), ..Need::NONE },
             gathered: Prepared::needs(gathered).map(expert_rows),
@@ -191,6 +197,8 @@ impl Needs {
         let index = self.index.into_iter().flat_map(IndexNeeds::all);
         let recurrent = self.recurrent.iter().flat_map(RecurrentNeeds::all);
         let streams = self.streams.into_iter().flat_map(StreamNeeds::all);
+        let ple = self.ple.into_iter().flat_map(PleNeeds::all);
+        let block_sparse = self.block_sparse.into_iter().flat_map(BlockSparseNeeds::all);
         let compressed = self.compressed.into_iter().flat_map(CompressedNeeds::all);
         plain
             .into_iter()
@@ -198,6 +206,8 @@ impl Needs {
             .chain(index)
             .chain(recurrent)
             .chain(streams)
+            .chain(ple)
+            .chain(block_sparse)
             .chain(compressed)
             .chain(self.input)
             .chain(self.gathered)
@@ -391,6 +401,8 @@ pub struct Scratch {
     pub(crate) shortcut: Buffer,
     pub(crate) compressed: Option<CompressedScratch>,
     pub(crate) streams: Option<StreamScratch>,
+    pub(crate) ple: Option<PleScratch>,
+    pub(crate) block_sparse: Option<BlockSparseScratch>,
     /// Router logits [rows, experts].
     pub(crate) router: Buffer,
     /// Hidden state that the next layer's experts are guessed from [hidden].
@@ -436,6 +448,11 @@ impl Scratch {
             shortcut: plain(needs.shortcut)?,
             compressed: needs.compressed.map(|needs| CompressedScratch::new(ledger, needs)).transpose()?,
             streams: needs.streams.map(|needs| StreamScratch::new(ledger, needs, shape.rows)).transpose()?,
+            ple: needs.ple.map(|needs| PleScratch::new(ledger, needs, shape.rows)).transpose()?,
+            block_sparse: needs
+                .block_sparse
+                .map(|needs| BlockSparseScratch::new(ledger, needs, shape.rows))
+                .transpose()?,
             router: plain(needs.router)?,
             guess: plain(needs.guess)?,
             gathered: prepared(needs.gathered)?,

@@ -123,7 +123,7 @@ impl SigmoidMixer {
 const SUMS: usize = 8;
 
 /// `1 / sqrt(mean of squares + epsilon)`; the sums are in f64 and always in the same order.
-fn inverse_root_mean_square(values: &[f32], epsilon: f32) -> f32 {
+pub(crate) fn inverse_root_mean_square(values: &[f32], epsilon: f32) -> f32 {
     let mut sums = [0.0f64; SUMS];
     for values in values.chunks(SUMS) {
         for (sum, &value) in sums.iter_mut().zip(values) {
@@ -134,7 +134,7 @@ fn inverse_root_mean_square(values: &[f32], epsilon: f32) -> f32 {
     (1.0 / (mean + f64::from(epsilon)).sqrt()) as f32
 }
 
-fn sigmoid(x: f32) -> f32 {
+pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 

@@ -13,7 +13,9 @@ use coldpress_kernels::{WeightFormat, packed_bytes};
 pub use coldpress_kernels::Activation;
 
 use crate::compressed::CompressedSpec;
+use crate::block_sparse::BlockIndexSpec;
 use crate::latent::LatentSpec;
+use crate::ple::PleSpec;
 use crate::recurrent::RecurrentSpec;
 use crate::streams::StreamsSpec;
 
@@ -172,6 +174,8 @@ pub struct RopeSpec {
 /// A norm of the rows of the residual stream, with the model's epsilon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormSpec {
+    /// The row as it is.
+    None,
     /// RMSNorm (Zhang and Sennrich, arXiv 1910.07467).
     Rms(VectorHandle),
     /// LayerNorm (Ba et al., arXiv 1607.06450) with weight and bias.
@@ -251,7 +255,10 @@ impl AttentionKind {
     /// What one position takes in the cache.
     pub fn cache_row(&self) -> CacheRow {
         match self {
-            Self::Grouped(spec) => spec.shape.kv_row_len().into(),
+            Self::Grouped(spec) => {
+                let index = spec.sparse.map_or(0, |index| index.head_dim);
+                CacheRow::from(spec.shape.kv_row_len()).with_index(index)
+            }
             Self::Latent(spec) => {
                 let index = spec.selection.map_or(0, |selection| selection.index_len());
                 CacheRow::shared(spec.row_len()).with_index(index)
@@ -317,6 +324,8 @@ pub struct AttentionSpec {
     pub sinks: Option<VectorHandle>,
     /// Value heads that differ from key heads.
     pub values: Option<ValueHeads>,
+    /// Which positions are attended to, if not all (`block_sparse.rs`).
+    pub sparse: Option<BlockIndexSpec>,
     /// Whether the query projection brings a gate for each element of the result too, of each head behind its query.
     pub gated: bool,
     /// Factor on the dot products, usually `head_dim^-1/2`.
@@ -581,6 +590,8 @@ pub struct ModelSpec {
     pub normed_stream: Option<NormedStream>,
     /// The residual streams and how layers meet them, if there is more than a plain one.
     pub streams: Option<StreamsSpec>,
+    /// Embeddings of n-grams before some layers, in order of layers.
+    pub ple: Vec<PleSpec>,
     /// Norm before the head.
     pub output_norm: NormSpec,
     /// Output head; the embedding itself where the file ties them.
@@ -610,6 +621,13 @@ impl ModelSpec {
     /// The tensor that a matrix is read from.
     pub fn tensor(&self, handle: MatrixHandle) -> &DenseTensor {
         &self.tensors[handle.0]
+    }
+
+    /// f32 numbers of state of one sequence: of each layer, then of each embedding of n-grams.
+    pub fn state_lens(&self) -> impl Iterator<Item = usize> {
+        let carried = self.hidden * self.streams.as_ref().map_or(1, |streams| streams.count);
+        let embeddings = self.ple.iter().map(move |ple| ple.state_len(carried));
+        self.layers.iter().map(|layer| layer.attention.state_len()).chain(embeddings)
     }
 
     /// Largest number of routed experts that one token uses in one layer.

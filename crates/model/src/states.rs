@@ -25,7 +25,7 @@ const COPY_CHUNK: usize = 16 * 1024;
 
 /// Bytes of state of one sequence, whatever its length; 0 without recurrent layers.
 pub fn state_bytes(spec: &ModelSpec) -> usize {
-    spec.layers.iter().map(|layer| layer.attention.state_len()).sum::<usize>() * size_of::<f32>()
+    spec.state_lens().sum::<usize>() * size_of::<f32>()
 }
 
 /// The state of a sequence at a length, in a slot of the pool.
@@ -340,6 +340,12 @@ impl KvPool {
     pub(crate) fn begin_state(&mut self, team: &Team<'_>, layer: usize, sequence: &Sequence) {
         let SequenceStates { committed, next, .. } = sequence.states;
         self.states.copy(team, layer, committed, next.expect("the sequence was extended"));
+    }
+
+    /// The state of `layer` at the length of a sequence; `None` before its first position.
+    pub(crate) fn committed_state(&self, layer: usize, sequence: &Sequence) -> Option<&[f32]> {
+        let place = self.states.place(layer, sequence.states.committed?);
+        Some(&self.states.buffer.as_slice_of::<f32>()[place])
     }
 
     /// The state of `layer` that a pass advances.

@@ -13,6 +13,7 @@ use coldpress_workers::Team;
 
 use crate::error::ModelError;
 use crate::forward::{ForwardEngine, Model};
+use crate::low_rank_mixer::{LowRankMixer, LowRankScratch};
 use crate::scratch::{Need, Scratch, rows_per_part, scratch_buffer};
 use crate::sinkhorn::{SigmoidMixer, SinkhornMixer};
 use crate::spec::{ModelSpec, NormSpec};
@@ -38,6 +39,8 @@ pub enum StreamMixer {
     Sinkhorn(SinkhornMixer),
     /// Weights of a sum; nothing is put back.
     Sigmoid(SigmoidMixer),
+    /// A weight per element, and factors on the result (`low_rank_mixer.rs`).
+    LowRank(LowRankMixer),
 }
 
 /// The halves of a layer, as indices into [`StreamsSpec::layers`].
@@ -52,7 +55,7 @@ impl StreamMixer {
     fn numbers(&self, streams: usize) -> usize {
         match self {
             Self::Sinkhorn(_) => SinkhornMixer::numbers(streams),
-            Self::Sigmoid(_) => streams,
+            Self::Sigmoid(_) | Self::LowRank(_) => streams,
         }
     }
 }
@@ -63,6 +66,7 @@ pub(crate) struct StreamNeeds {
     mixed: Need,
     numbers: Need,
     guess: Need,
+    low_rank: Option<[Need; 3]>,
 }
 
 impl StreamNeeds {
@@ -71,8 +75,14 @@ impl StreamNeeds {
         let streams = spec.streams.as_ref()?;
         let mixers = streams.layers.iter().flatten().chain([&streams.head]);
         let numbers = mixers.map(|mixer| mixer.numbers(streams.count)).max().unwrap_or(0);
+        let mixers = streams.layers.iter().flatten().chain([&streams.head]);
+        let rank = mixers.filter_map(|mixer| match mixer {
+            StreamMixer::LowRank(mixer) => Some(mixer.rank),
+            _ => None,
+        });
         let float = size_of::<f32>();
         Some(Self {
+            low_rank: rank.max().map(|rank| LowRankScratch::needs(streams.count * spec.hidden, rank)),
             mixed: Need::block_rows(spec.hidden * float),
             numbers: Need::block_rows(numbers * float),
             guess: Need::fixed((streams.count * spec.hidden + numbers) * float),
@@ -80,7 +90,7 @@ impl StreamNeeds {
     }
 
     pub fn all(self) -> impl Iterator<Item = Need> {
-        [self.mixed, self.numbers, self.guess].into_iter()
+        [self.mixed, self.numbers, self.guess].into_iter().chain(self.low_rank.into_iter().flatten())
     }
 }
 
@@ -92,12 +102,18 @@ pub(crate) struct StreamScratch {
     numbers: Buffer,
     /// Streams of a single row as they will probably be, and the numbers of mixing them.
     guess: Buffer,
+    low_rank: Option<LowRankScratch>,
 }
 
 impl StreamScratch {
     pub fn new(ledger: &Ledger, needs: StreamNeeds, rows: usize) -> Result<Self, ModelError> {
         let plain = |need: Need| scratch_buffer(ledger, need, rows);
-        Ok(Self { mixed: plain(needs.mixed)?, numbers: plain(needs.numbers)?, guess: plain(needs.guess)? })
+        Ok(Self {
+            mixed: plain(needs.mixed)?,
+            numbers: plain(needs.numbers)?,
+            guess: plain(needs.guess)?,
+            low_rank: needs.low_rank.map(|needs| LowRankScratch::new(ledger, needs)).transpose()?,
+        })
     }
 }
 
@@ -111,7 +127,14 @@ struct Mixing<'a, 'team> {
 
 impl Mixing<'_, '_> {
     /// One row of each row's streams into `mixed`; `numbers` keeps what [`Mixing::put`] needs.
-    fn take(&self, mixer: &StreamMixer, streams: &[f32], mixed: &mut [f32], numbers: &mut [f32]) {
+    fn take(
+        &self,
+        mixer: &StreamMixer,
+        low_rank: &mut Option<LowRankScratch>,
+        streams: &[f32],
+        mixed: &mut [f32],
+        numbers: &mut [f32],
+    ) {
         let Self { model, team, kernels, count } = *self;
         let hidden = model.spec.hidden;
         let epsilon = model.spec.norm_epsilon;
@@ -119,6 +142,11 @@ impl Mixing<'_, '_> {
         let weight = match mixer {
             StreamMixer::Sinkhorn(mixer) => mixer.weight,
             StreamMixer::Sigmoid(mixer) => mixer.weight,
+            StreamMixer::LowRank(mixer) => {
+                let scratch = low_rank.as_mut().expect("a model with such mixers has their scratch");
+                let weights = (&model.weights, epsilon);
+                return mixer.take((team, kernels), weights, scratch, streams, mixed, numbers);
+            }
         };
         let weights = model.weights.matrix(weight);
         let input = InputRows::from_floats(count * hidden, streams);
@@ -135,6 +163,7 @@ impl Mixing<'_, '_> {
                     StreamMixer::Sigmoid(mixer) => {
                         mixer.weigh(&model.weights, epsilon, streams, numbers);
                     }
+                    StreamMixer::LowRank(_) => {}
                 }
             }
         });
@@ -161,6 +190,9 @@ impl Mixing<'_, '_> {
                 match mixer {
                     StreamMixer::Sinkhorn(_) => {
                         SinkhornMixer::put(&numbers[row * width..][..width], result, streams);
+                    }
+                    StreamMixer::LowRank(_) => {
+                        LowRankMixer::put(&numbers[row * width..][..width], result, streams);
                     }
                     StreamMixer::Sigmoid(_) => {}
                 }
@@ -222,6 +254,7 @@ impl Model {
         let scratch = scratch.as_mut().expect("a model of several streams has their scratch");
         self.mixing(engine.team, engine.kernels, count).take(
             mixer,
+            &mut scratch.low_rank,
             &residual.as_slice_of::<f32>()[rows.start * carried..rows.end * carried],
             &mut scratch.mixed.as_mut_slice_of::<f32>()[..rows.len() * hidden],
             &mut scratch.numbers.as_mut_slice_of::<f32>()[..rows.len() * mixer.numbers(count)],
@@ -291,6 +324,6 @@ impl Model {
         let mixing = self.mixing(engine.team, engine.kernels, streams.count);
         let taken = &scratch.numbers.as_slice_of::<f32>()[..of_layer.numbers(streams.count)];
         mixing.put(of_layer, taken, row, copy);
-        mixing.take(of_later, copy, row, &mut numbers[..of_later.numbers(streams.count)]);
+        mixing.take(of_later, &mut scratch.low_rank, copy, row, &mut numbers[..of_later.numbers(streams.count)]);
     }
 }

@@ -28,7 +28,7 @@ pub fn bound(name: &str) -> f32 {
 }
 
 /// Folder, name of the GGUF file with the same weights rounded to F16.
-pub const MIXTURES: [(&str, Option<&str>); 29] = [
+pub const MIXTURES: [(&str, Option<&str>); 30] = [
     ("qwen3_moe", Some("qwen3moe")),
     ("qwen2_moe", Some("qwen2moe")),
     ("mixtral", Some("mixtral")),
@@ -57,6 +57,7 @@ pub const MIXTURES: [(&str, Option<&str>); 29] = [
     ("qwen3_5_moe_text", Some("qwen35moe")),
     ("kimi_linear", Some("kimi-linear")),
     ("bailing_hybrid", Some("bailingmoe3")),
+    ("qwen4_exp_text", None),
     ("deepseek_v4", None),
 ];
 
@@ -122,9 +123,9 @@ pub fn is_router(name: &str) -> bool {
 }
 
 /// Every tensor but the large ones of attention and experts: norms, biases, routers, gates. The pace at which heads of MiniMax
-/// forget follows from the configuration, what the file says of it is not read.
+/// forget, and what n-grams are hashed with, follow from the configuration, what the file says of it is not read.
 pub fn is_constant(tensor: &Tensor) -> bool {
-    if tensor.name.ends_with(".slope_rate") {
+    if tensor.name.ends_with(".slope_rate") || tensor.dtype != "F32" {
         return false;
     }
     let dimensions = tensor.shape.iter().filter(|&&dimension| dimension > 1).count();
@@ -137,7 +138,7 @@ pub fn is_constant(tensor: &Tensor) -> bool {
 
 /// Mixers of residual streams, and biases by the place in a group of positions.
 fn is_small(name: &str) -> bool {
-    name.contains("hc_") || name.ends_with(".ape")
+    name.contains("hc_") || name.ends_with(".ape") || name.contains("block_inject")
 }
 
 /// What the model refuses to be loaded with.

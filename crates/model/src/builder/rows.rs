@@ -13,8 +13,6 @@ impl SpecBuilder<'_> {
     /// # Errors
     /// A shard is missing, has rows of another length or a type that cannot be looked up row by row; all of them together
     /// have another number of rows.
-    // For families with embeddings of n-grams.
-    #[allow(dead_code)]
     pub fn row_table(
         &mut self,
         name: &str,

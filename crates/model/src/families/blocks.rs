@@ -17,6 +17,7 @@ use crate::spec::{
     NormSpec, NormedStream, QueryKeyNorm, Renormalize, RopePairing, RouterGroups, RouterScores, RouterSpec,
     SharedExpertSpec, ValueHeads, VectorHandle,
 };
+use crate::ple::PleSpec;
 use crate::streams::StreamsSpec;
 
 /// Everything outside the layers.
@@ -32,6 +33,7 @@ pub(super) struct Frame {
     pub residual_scale: f32,
     pub normed_stream: Option<NormedStream>,
     pub streams: Option<StreamsSpec>,
+    pub ple: Vec<PleSpec>,
     pub output_norm: NormSpec,
     pub output: MatrixHandle,
     pub output_bias: Option<VectorHandle>,
@@ -43,8 +45,20 @@ pub(super) fn frame(builder: &mut SpecBuilder<'_>) -> Result<Frame, ModelError> 
     frame_with_norm(builder, "output_norm")
 }
 
+/// As [`frame`], for a model without a norm before the head.
+pub(super) fn frame_without_norm(builder: &mut SpecBuilder<'_>) -> Result<Frame, ModelError> {
+    frame_of(builder, |_, _| Ok(NormSpec::None))
+}
+
 /// As [`frame`], with the norm before the head under another name.
 pub(super) fn frame_with_norm(builder: &mut SpecBuilder<'_>, output_norm: &str) -> Result<Frame, ModelError> {
+    frame_of(builder, |builder, hidden| builder.norm(output_norm, hidden))
+}
+
+fn frame_of(
+    builder: &mut SpecBuilder<'_>,
+    output_norm: impl FnOnce(&mut SpecBuilder<'_>, usize) -> Result<NormSpec, ModelError>,
+) -> Result<Frame, ModelError> {
     let hidden = builder.dimension("embedding_length")?;
     let layer_count = builder.dimension("block_count")?;
     let trained_context = builder.dimension("context_length")?;
@@ -55,7 +69,7 @@ pub(super) fn frame_with_norm(builder: &mut SpecBuilder<'_>, output_norm: &str) 
     };
     let vocabulary = embedding_rows(builder)?;
     let embedding = builder.matrix("token_embd.weight", vocabulary, hidden)?;
-    let output_norm = builder.norm(output_norm, hidden)?;
+    let output_norm = output_norm(builder, hidden)?;
     let output = output(builder, embedding, vocabulary, hidden)?;
     let output_bias = builder.optional_vector("output.bias", vocabulary)?;
     Ok(Frame {
@@ -70,6 +84,7 @@ pub(super) fn frame_with_norm(builder: &mut SpecBuilder<'_>, output_norm: &str) 
         residual_scale: 1.0,
         normed_stream: None,
         streams: None,
+        ple: Vec::new(),
         output_norm,
         output,
         output_bias,
@@ -227,6 +242,7 @@ fn attention_of(
         sinks: None,
         values,
         gated,
+        sparse: None,
         scale,
     })
 }

@@ -42,6 +42,7 @@ mod qwen2moe;
 mod qwen3;
 mod qwen3_next;
 mod qwen3moe;
+mod qwen4_exp;
 mod rope;
 mod sigmoid_router;
 mod yarn;
@@ -89,6 +90,7 @@ const FAMILIES: &[Family] = &[
     qwen3_next::FAMILY,
     qwen3_next::QWEN3_5,
     qwen3moe::FAMILY,
+    qwen4_exp::FAMILY,
 ];
 
 /// What a family returns: a spec whose tensor lists are still in the builder.
@@ -151,6 +153,7 @@ pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
         residual_scale: frame.residual_scale,
         normed_stream: frame.normed_stream,
         streams: frame.streams,
+        ple: frame.ple,
         output_norm: frame.output_norm,
         output: frame.output,
         output_bias: frame.output_bias,

@@ -140,7 +140,7 @@ fn recurrent_layers(builder: &SpecBuilder<'_>, layers: usize) -> Result<Vec<bool
     Ok(listed.unwrap_or_else(|| (0..layers).map(|layer| (layer + 1) % interval != 0).collect()))
 }
 
-fn delta_shape(builder: &SpecBuilder<'_>, key_heads_of: KeyHeads) -> Result<DeltaShape, ModelError> {
+pub(super) fn delta_shape(builder: &SpecBuilder<'_>, key_heads_of: KeyHeads) -> Result<DeltaShape, ModelError> {
     let heads = builder.dimension("ssm.time_step_rank")?;
     let key_heads = builder.dimension("ssm.group_count")?;
     let key_dim = builder.dimension("ssm.state_size")?;
@@ -159,7 +159,7 @@ fn delta_shape(builder: &SpecBuilder<'_>, key_heads_of: KeyHeads) -> Result<Delt
     Ok(DeltaShape { heads, key_heads, key_dim, value_dim, key_heads_of })
 }
 
-fn gated_delta(
+pub(super) fn gated_delta(
     builder: &mut SpecBuilder<'_>,
     layer: usize,
     hidden: usize,
