@@ -275,7 +275,14 @@ impl Model {
             if let Some(index) = &spec.sparse {
                 self.write_index_keys(engine, index, layer, sequence, &rows, first_position);
                 let position = first_position + dense.len();
-                self.attend_sparse_rows(engine, (spec, index), layer, sequence, dense.end..rows.end, position);
+                self.attend_sparse_rows(
+                    engine,
+                    (spec, index),
+                    layer,
+                    sequence,
+                    dense.end..rows.end,
+                    position,
+                );
             }
         }
     }

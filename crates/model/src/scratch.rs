@@ -10,10 +10,10 @@ use coldpress_kernels::{
 use coldpress_memory::{Buffer, Bytes, Ledger, Purpose, sys};
 use coldpress_workers::Team;
 
+use crate::block_sparse::{BlockSparseNeeds, BlockSparseScratch};
 use crate::compressed::{CompressedNeeds, CompressedScratch};
 use crate::error::ModelError;
 use crate::indexer::{IndexNeeds, IndexScratch};
-use crate::block_sparse::{BlockSparseNeeds, BlockSparseScratch};
 use crate::latent::{LatentNeeds, LatentScratch};
 use crate::ple::{PleNeeds, PleScratch};
 use crate::recurrent::{RecurrentNeeds, RecurrentScratch};

@@ -12,8 +12,8 @@ use coldpress_kernels::{WeightFormat, packed_bytes};
 
 pub use coldpress_kernels::Activation;
 
-use crate::compressed::CompressedSpec;
 use crate::block_sparse::BlockIndexSpec;
+use crate::compressed::CompressedSpec;
 use crate::latent::LatentSpec;
 use crate::ple::PleSpec;
 use crate::recurrent::RecurrentSpec;

@@ -324,6 +324,12 @@ impl Model {
         let mixing = self.mixing(engine.team, engine.kernels, streams.count);
         let taken = &scratch.numbers.as_slice_of::<f32>()[..of_layer.numbers(streams.count)];
         mixing.put(of_layer, taken, row, copy);
-        mixing.take(of_later, &mut scratch.low_rank, copy, row, &mut numbers[..of_later.numbers(streams.count)]);
+        mixing.take(
+            of_later,
+            &mut scratch.low_rank,
+            copy,
+            row,
+            &mut numbers[..of_later.numbers(streams.count)],
+        );
     }
 }

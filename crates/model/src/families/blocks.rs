@@ -12,12 +12,12 @@ use coldpress_kernels::attention::AttentionShape;
 use super::{Outline, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
+use crate::ple::PleSpec;
 use crate::spec::{
     AttentionKind, AttentionSpec, FeedForwardSpec, GatedFeedForwardSpec, LayerSpec, MatrixHandle, MoeSpec,
     NormSpec, NormedStream, QueryKeyNorm, Renormalize, RopePairing, RouterGroups, RouterScores, RouterSpec,
     SharedExpertSpec, ValueHeads, VectorHandle,
 };
-use crate::ple::PleSpec;
 use crate::streams::StreamsSpec;
 
 /// Everything outside the layers.
