@@ -14,7 +14,12 @@ const LENGTH: usize = 300;
 const TEXTS: usize = 3;
 const STEPS: usize = 120;
 /// Models outside the repository, a file or a folder each.
-const FURTHER: [&str; 2] = ["oracle/gguf/granitehybrid.gguf", "oracle/minimax"];
+const FURTHER: [&str; 4] = [
+    "oracle/gguf/granitehybrid.gguf",
+    "oracle/minimax",
+    "oracle/gguf/qwen3next.gguf",
+    "oracle/gguf/kimi-linear.gguf",
+];
 
 fn load_with_slots(model: &Path) -> Runtime {
     let serving = Serving { parallel: 10, kv_positions: Some(4096), ..Serving::default() };
