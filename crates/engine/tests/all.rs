@@ -32,6 +32,7 @@ mod long_prompts_read_each_expert_once;
 mod lossy_settings_are_compared_with_exact_ones;
 mod many_requests_get_the_answers_of_their_solo_runs;
 mod recurrent_states_are_kept_for_later;
+mod rows_of_other_requests_change_no_choice;
 mod sequences_in_one_pass_have_states_of_their_own;
 mod sparse_attention_sees_the_positions_it_chooses;
 mod rows_of_n_grams_stay_on_disk;
