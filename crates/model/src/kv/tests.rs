@@ -262,6 +262,45 @@ fn a_page_takes_what_its_positions_are_planned_to_take() {
 }
 
 #[test]
+fn rows_that_are_put_together_are_those_of_their_positions() {
+    let chosen: [u32; 6] = [0, 1, 63, 64, 130, 199];
+    for (_, kv_type) in KvType::ALL {
+        let mut pool = pool(kv_type, 6);
+        // The pages of the sequence do not lie in order.
+        let first = pool.take().expect("free");
+        let mut sequence = Sequence::new(CONTEXT);
+        pool.extend(&mut sequence, 64).expect("free");
+        pool.release_page(first);
+        pool.extend(&mut sequence, 200).expect("free");
+        let stamps: Vec<u32> = (5..205).collect();
+        Workers::new(2).enter(|team| {
+            write(&mut pool, team, &sequence, &stamps);
+            for (layer, row) in ROWS.into_iter().enumerate() {
+                let mut bytes = vec![0u32; PAGE_POSITIONS * row];
+                let bytes = bytemuck::cast_slice_mut(&mut bytes);
+                pool.gather(team, layer, &sequence, &chosen, bytes);
+                let rows = pool.rows_of_bytes(layer, bytes, &[0]);
+                let (together, _) = kv_type.element();
+                for (at, &position) in chosen.iter().enumerate() {
+                    for index in [0, 1, row - 1] {
+                        let place = at * (row / together) + index / together;
+                        let found = match rows.pool {
+                            KvElements::F16(elements) => elements[place].to_f32(),
+                            KvElements::F32(elements) => elements[place],
+                            KvElements::Q8(blocks) => blocks[place].numbers()[index % together],
+                            KvElements::Q4(blocks) => blocks[place].numbers()[index % together],
+                        };
+                        let expected = element(kv_type, stamps[position as usize], layer, 0, index);
+                        assert_eq!(found, expected, "position {position} as {}", kv_type.name());
+                    }
+                }
+            }
+        });
+        pool.release(sequence);
+    }
+}
+
+#[test]
 fn a_shared_last_page_is_copied_before_it_is_appended_to() {
     let mut pool = pool(KvType::F32, 4);
     let mut first = Sequence::new(CONTEXT);
