@@ -14,7 +14,8 @@ use coldpress::{
 
 use crate::flags::{Flags, Given};
 use crate::values::{
-    count, exact, fraction, named, path, policy, resident_cap, seconds, switch, thread_count,
+    count, exact, experts_per_token, fraction, named, path, policy, resident_cap, seconds, switch,
+    thread_count,
 };
 
 /// A way to give a setting.
@@ -304,6 +305,28 @@ pub static ROWS: [Row; SettingKey::ALL.len() + 1] = [
         apply: |choices, text| {
             let kv = named(&KvType::ALL, text)?;
             choices.set(|configuration| configuration.kv_type(kv))
+        },
+        ..ROW
+    },
+    Row {
+        key: SettingKey::ExpertsPerToken,
+        value_name: "N",
+        help: "Experts that a token uses in each layer, fewer than the model was trained with: lossy; also expert_used_count=N, as \
+               llama.cpp names it [default: as many as the model says]",
+        apply: |choices, text| {
+            let experts = experts_per_token(text)?;
+            choices.set(|configuration| configuration.experts_per_token(experts))
+        },
+        ..ROW
+    },
+    Row {
+        key: SettingKey::CacheBias,
+        value_name: "X",
+        help: "How far tokens of answers prefer experts in memory, 0 to 1: X times the distance between the router's best and worst \
+               score; lossy, and answers depend on the budget [default: 0]",
+        apply: |choices, text| {
+            let share = fraction(text)? as f32;
+            choices.set(|configuration| configuration.cache_bias(share))
         },
         ..ROW
     },

@@ -20,11 +20,9 @@ pub fn eval(arguments: &EvalArguments, environment: &Environment) -> Result<Ende
     let configuration =
         load::configuration(&arguments.load, environment, Use::Eval).comparing(arguments.exact_kv);
     if !configuration.differs_from_exact() {
-        let lossy: Vec<String> = KvType::ALL
-            .into_iter()
-            .filter(|(_, kv_type)| kv_type.is_lossy())
-            .map(|(name, _)| format!("--kv {name}"))
-            .collect();
+        let kv_types = KvType::ALL.into_iter().filter(|(_, kv_type)| kv_type.is_lossy());
+        let routing = ["--experts-per-token N", "--cache-bias X"].map(str::to_owned);
+        let lossy: Vec<String> = kv_types.map(|(name, _)| format!("--kv {name}")).chain(routing).collect();
         return Err(Usage(anyhow::anyhow!(
             "nothing to compare: both runs would be exact and the same; name what is to be measured: {}",
             lossy.join(" or ")
@@ -97,6 +95,12 @@ fn table(comparison: &Comparison, origin: &str) -> String {
         "{} tokens in {} windows of up to {}: kv {} (exact) and kv {} ({origin})\n",
         comparison.tokens, comparison.windows, comparison.window_tokens, exact.kv_type, asked.kv_type
     );
+    if asked.experts_per_token > 0 {
+        text.push_str(&format!(
+            "{} experts per token (exact) and {}\n",
+            exact.experts_per_token, asked.experts_per_token
+        ));
+    }
     let rows = [
         ("mean KL", format!("{:.6} nats per token", comparison.kl_mean)),
         ("p99 KL", format!("{:.6}", comparison.kl_p99)),
@@ -113,6 +117,13 @@ fn table(comparison: &Comparison, origin: &str) -> String {
     ];
     for (name, value) in rows {
         text.push_str(&format!("  {name:<16} {value}\n"));
+    }
+    if comparison.cache_bias > 0.0 {
+        let per_token = Bytes(asked.expert_bytes_read / comparison.tokens.max(1) as u64);
+        text.push_str(&format!(
+            "  {:<16} {per_token} per token as asked, one token at a time\n",
+            "experts read"
+        ));
     }
     if !comparison.lossy.is_empty() {
         text.push_str(&format!("  {}\n", output::lossy(&comparison.lossy).trim_start_matches([',', ' '])));

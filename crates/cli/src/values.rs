@@ -62,6 +62,18 @@ pub fn count(text: &str) -> Result<u32, String> {
     value.ok_or_else(|| format!("it must be a number between 1 and {}", u32::MAX))
 }
 
+/// A number of experts: `4`, or as llama.cpp writes an override, `[ARCHITECTURE.]expert_used_count=[int:]4`.
+pub fn experts_per_token(text: &str) -> Result<u32, String> {
+    let number = match text.split_once('=') {
+        Some((key, value)) if key.rsplit('.').next() == Some("expert_used_count") => {
+            value.strip_prefix("int:").unwrap_or(value)
+        }
+        Some(_) => return Err("the only key that can be given is expert_used_count".to_owned()),
+        None => text,
+    };
+    count(number)
+}
+
 /// A number of threads.
 pub fn thread_count(text: &str) -> Result<usize, String> {
     let most = coldpress::THREADS_MAX;
@@ -97,6 +109,20 @@ pub fn seconds(text: &str) -> Result<Option<Duration>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn experts_are_a_number_or_an_override() {
+        for text in
+            ["4", "expert_used_count=4", "expert_used_count=int:4", "qwen3moe.expert_used_count=int:4"]
+        {
+            assert_eq!(experts_per_token(text), Ok(4), "{text}");
+        }
+        for wrong in
+            ["0", "-1", "four", "", "expert_count=4", "=4", "expert_used_count=", "expert_used_count=float:4"]
+        {
+            assert!(experts_per_token(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_cap_is_a_share_up_to_1_and_bytes_above() {

@@ -64,6 +64,12 @@ fn cases(folder: &Path) -> Vec<Case> {
         case("context", ["COLDPRESS_CTX", "256", "256"], ["--ctx", "128", "128"]),
         case("chunk", ["COLDPRESS_CHUNK", "64", "64"], ["--chunk", "32", "32"]),
         case("kv", ["COLDPRESS_KV", "f32", "f32"], ["--kv", "f16", "f16"]),
+        case(
+            "experts per token",
+            ["COLDPRESS_EXPERTS_PER_TOKEN", "1", "1"],
+            ["--experts-per-token", "expert_used_count=2", "2"],
+        ),
+        case("cache bias", ["COLDPRESS_CACHE_BIAS", "0.25", "0.25"], ["--cache-bias", "0.5", "0.5"]),
         case("threads", ["COLDPRESS_THREADS", "3", "3"], ["--threads", "1", "1"]),
         case("isa", ["COLDPRESS_ISA", "scalar", "scalar"], ["--isa", "scalar", "scalar"]),
         case("router advice", ["COLDPRESS_ROUTER_ADVICE", "on", "on"], ["--router-advice", "off", "off"]),

@@ -21,6 +21,38 @@ fn lossy_is_said_in_every_place() {
     assert_eq!(plan["lossy"][0], "kv q4");
 }
 
+/// Routing that reads less is said like a smaller KV cache; as many experts as the model says are no news.
+#[test]
+fn lossy_routing_is_said_in_every_place() {
+    let plan = |more: &[&str]| object(&about_demo("plan", &[&["--no-probe", "--json"], more].concat()));
+    let trained = plan(&[])["model"]["experts_per_token"].as_u64().expect("a number");
+    let (fewer, same, more) = ((trained - 1).to_string(), trained.to_string(), (trained + 1).to_string());
+    let words = format!("{fewer} of {trained} experts per token");
+    let answer = ["--raw", "-p", "The old house", "--max-tokens", "3", "--cold-fraction", "0.75"];
+    let both = [&answer[..], &["--experts-per-token", &fewer, "--cache-bias", "0.1"]].concat();
+    let found = object(&run_demo(&[&both[..], &["--json"]].concat()));
+    assert_eq!(found["exact"], false);
+    assert_eq!(found["lossy"], serde_json::json!([words, "cache bias 0.1"]));
+    let line = stderr(&run_demo(&both));
+    assert!(line.trim_end().ends_with(&format!("lossy: {words}, cache bias 0.1")), "{line}");
+    assert!(line.contains("answers depend on the budget"), "{line}");
+    let override_form = format!("expert_used_count={fewer}");
+    assert_eq!(plan(&["--experts-per-token", &override_form])["lossy"], serde_json::json!([words]));
+    assert_eq!(plan(&["--experts-per-token", &same])["lossy"], serde_json::json!([]));
+    assert_eq!(plan(&["--cache-bias", "0"])["lossy"], serde_json::json!([]));
+    let refused = about_demo("plan", &["--no-probe", "--experts-per-token", &more]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains(&format!("give 1 to {trained}")), "{}", stderr(&refused));
+    for wrong in
+        [["--experts-per-token", "0"], ["--cache-bias", "1.5"], ["--experts-per-token", "block_count=3"]]
+    {
+        assert_eq!(about_demo("plan", &wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    let bench = ["--prompt-tokens", "16", "--gen-tokens", "4", "--repeat", "1", "--cold-fraction", "0.75"];
+    let bench = about_demo("bench", &[&bench[..], &["--experts-per-token", &fewer]].concat());
+    assert!(stdout(&bench).contains(&format!("lossy: {words}")), "{}", stdout(&bench));
+}
+
 #[test]
 fn no_profile_and_no_default_is_lossy() {
     for arguments in [&[][..], &["--low-ram"]] {
@@ -55,13 +87,18 @@ fn eval_measures_what_a_type_costs() {
         ["eval", demo.to_str().expect("a UTF-8 path"), "--text", text, "--tokens", "64", "--json"];
     let found = object(&coldpress(&arguments).env("COLDPRESS_KV", "q4").output().expect("starts"));
     assert_eq!(found["asked"]["kv_type"], "q4");
+    let shown = stdout(&eval(&["--cache-bias", "0.2", "--cold-fraction", "0.75"]));
+    for part in ["experts per token (exact)", "experts read", "one token at a time", "lossy: cache bias 0.2"]
+    {
+        assert!(shown.contains(part), "{shown} lacks {part}");
+    }
     let f32 = object(&eval(&["--kv", "q8", "--exact-kv", "f32", "--json"]));
     assert_eq!(f32["exact"]["kv_type"], "f32");
     // Exactly the same twice is nothing to compare.
     for same in [&[][..], &["--kv", "f16"], &["--kv", "f32", "--exact-kv", "f32"]] {
         let refused = eval(same);
         assert_eq!(refused.status.code(), Some(2), "{same:?}");
-        for part in ["nothing to compare", "--kv q8", "--kv q4"] {
+        for part in ["nothing to compare", "--kv q8", "--kv q4", "--experts-per-token N", "--cache-bias X"] {
             assert!(stderr(&refused).contains(part), "{} lacks {part}", stderr(&refused));
         }
     }

@@ -232,6 +232,8 @@ pub struct LoadConfiguration {
     pub(crate) threads: Option<usize>,
     pub(crate) kv_type: KvType,
     pub(crate) exact_kv: Option<KvType>,
+    pub(crate) experts_per_token: Option<u32>,
+    pub(crate) cache_bias: f32,
     pub(crate) isa: Option<Isa>,
     pub(crate) reader: ReaderKind,
     pub(crate) prefetch: Option<Prefetch>,
@@ -323,6 +325,22 @@ impl LoadConfiguration {
     pub fn kv_type(mut self, kv_type: KvType) -> Self {
         self.kv_type = kv_type;
         self.chosen_by(SettingKey::Kv, ChoiceOrigin::Flag)
+    }
+
+    /// Experts that a token uses in each layer, fewer than the model was trained with. Lossy, unless it is as many. Default: as many as
+    /// the model says.
+    #[must_use]
+    pub fn experts_per_token(mut self, experts: u32) -> Self {
+        self.experts_per_token = Some(experts);
+        self.chosen_by(SettingKey::ExpertsPerToken, ChoiceOrigin::Flag)
+    }
+
+    /// How far the tokens of answers prefer experts in memory, as a share of the distance between a router's best and worst score: 0
+    /// to 1. Lossy above 0, and answers then depend on the budget. Default: 0.
+    #[must_use]
+    pub fn cache_bias(mut self, share: f32) -> Self {
+        self.cache_bias = share;
+        self.chosen_by(SettingKey::CacheBias, ChoiceOrigin::Flag)
     }
 
     /// Instruction set. Default: the best one of this machine; all give the same bits.
@@ -480,6 +498,13 @@ impl LoadConfiguration {
                 SettingKey::Split,
                 format!("a record cannot be read in {parts} parts; 1 to {SPLIT_MAX} work"),
             ),
+            Self { experts_per_token: Some(0), .. } => (
+                SettingKey::ExpertsPerToken,
+                "0 experts per token were asked for; at least 1 works".to_owned(),
+            ),
+            Self { cache_bias, .. } if !(0.0..=1.0).contains(cache_bias) => {
+                (SettingKey::CacheBias, format!("the cache bias is {cache_bias}; it must be between 0 and 1"))
+            }
             Self { slots: Some(0), .. } => {
                 return Err(EngineError::BadOption("0 slots were asked for; an expert needs 1".to_owned()));
             }

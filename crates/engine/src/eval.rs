@@ -4,7 +4,8 @@
 //! context. Both ways go through a window in groups of positions, so that the logits of one group are all that is kept
 //! ([`kept_rows`]), and both KV caches are part of the plan ([`LoadConfiguration::comparing`]). The loss of a position is the
 //! Kullback-Leibler divergence of its two distributions over the next token, in nats, summed in f64: equal logits give exactly
-//! 0. Refuses: judging; settings that would need the model to be loaded twice.
+//! 0. A preference for experts in memory is asked for token by token, as in answers, and before the exact way computes the same
+//! group, so that what is in memory is what earlier text has left there. Refuses: judging; settings that would need the model to be loaded twice.
 
 use coldpress_memory::{Buffer, Bytes, Purpose};
 use coldpress_model::{
@@ -15,6 +16,7 @@ use coldpress_text::{ParseSpecial, Tokenizer};
 
 use crate::configuration::LoadConfiguration;
 use crate::error::EngineError;
+use crate::lossy::LossyRouting;
 use crate::runtime::Runtime;
 use crate::settings::SettingKey;
 
@@ -44,6 +46,10 @@ pub struct ComparedSide {
     pub kv_type: &'static str,
     /// Bytes of the KV cache for one token.
     pub kv_bytes_per_token: usize,
+    /// Experts that a token uses in each layer.
+    pub experts_per_token: usize,
+    /// Bytes of experts that were read.
+    pub expert_bytes_read: u64,
     /// `exp` of the mean negative logarithm of the probability of the token that follows.
     pub perplexity: f64,
 }
@@ -63,6 +69,8 @@ pub struct Comparison {
     pub asked: ComparedSide,
     /// What is lossy about the way that was asked for.
     pub lossy: Vec<String>,
+    /// Preference for experts in memory of the way that was asked for; 0 for none.
+    pub cache_bias: f32,
     /// Mean divergence of a position, in nats.
     pub kl_mean: f64,
     /// 99 of 100 positions diverge by at most this.
@@ -94,6 +102,8 @@ struct Sums {
     divergences: Vec<f64>,
     /// Negative logarithms of the probability of the next token, exact and asked.
     surprise: [f64; 2],
+    /// Bytes of experts read, exact and asked.
+    bytes_read: [u64; 2],
     agreed: usize,
 }
 
@@ -120,8 +130,8 @@ impl Sums {
         // The divergence is never negative; a sum of roundings can be.
         self.divergences.push(divergence.max(0.0));
         let next = next as usize;
-        self.surprise[0] += exact_norm - f64::from(exact[next]);
-        self.surprise[1] += asked_norm - f64::from(asked[next]);
+        self.surprise[EXACT] += exact_norm - f64::from(exact[next]);
+        self.surprise[ASKED] += asked_norm - f64::from(asked[next]);
         self.agreed += usize::from(exact_best == asked_best);
     }
 }
@@ -131,6 +141,10 @@ enum Sink<'a> {
     Keep(&'a mut [f32]),
     Compare { kept: &'a [f32], next: &'a [u32], sums: &'a mut Sums },
 }
+
+/// Places of the two ways in what is kept of both.
+const EXACT: usize = 0;
+const ASKED: usize = 1;
 
 struct Pass<'a> {
     sink: Sink<'a>,
@@ -153,7 +167,7 @@ impl ForwardObserver for Pass<'_> {
             Sink::Keep(kept) => kept[place].copy_from_slice(logits),
             Sink::Compare { kept, next, sums } => {
                 if let Some(&next) = next.get(row) {
-                    sums.add(&kept[place], logits, next);
+                    sums.add(logits, &kept[place], next);
                 }
             }
         }
@@ -164,6 +178,11 @@ impl ForwardObserver for Pass<'_> {
 struct Side {
     pool: KvPool,
     sequence: Sequence,
+    /// How its tokens are routed.
+    routing: LossyRouting,
+    /// Most tokens of one pass.
+    rows: usize,
+    expert_bytes_read: u64,
 }
 
 impl Runtime {
@@ -211,16 +230,23 @@ impl Runtime {
         self.check_files()?;
         self.wake()?;
         let result = self.compare_windows(exact, &windows, observer);
+        self.configuration.routing().set(&mut self.model);
         self.sample_memory();
         self.rest();
         let sums = result?;
         let spec = self.model.spec();
         let tokens = sums.divergences.len();
-        let side = |kv_type: KvType, surprise: f64| ComparedSide {
+        let trained = self.model.made_with_experts_per_token();
+        let side = |kv_type: KvType, place: usize, routing: LossyRouting| ComparedSide {
             kv_type: kv_type.name(),
             kv_bytes_per_token: kv_bytes_per_token(spec, kv_type),
-            perplexity: (surprise / tokens as f64).exp(),
+            experts_per_token: routing.experts_per_token.map_or(trained, |limit| limit.min(trained)),
+            expert_bytes_read: sums.bytes_read[place],
+            perplexity: (sums.surprise[place] / tokens as f64).exp(),
         };
+        let asked_routing = self.configuration.routing();
+        let (exact, asked) =
+            (side(exact, EXACT, LossyRouting::EXACT), side(self.configuration.kv_type, ASKED, asked_routing));
         let mean = sums.divergences.iter().sum::<f64>() / tokens as f64;
         let mut sorted = sums.divergences;
         sorted.sort_by(f64::total_cmp);
@@ -228,9 +254,10 @@ impl Runtime {
             tokens,
             windows: windows.len(),
             window_tokens: windows.iter().map(Vec::len).max().unwrap_or(0),
-            exact: side(exact, sums.surprise[0]),
-            asked: side(self.configuration.kv_type, sums.surprise[1]),
+            exact,
+            asked,
             lossy: self.report.lossy.clone(),
+            cache_bias: asked_routing.cache_bias,
             kl_mean: mean,
             kl_p99: sorted[(tokens * 99).div_ceil(100).clamp(1, tokens) - 1],
             kl_max: sorted[tokens - 1],
@@ -248,42 +275,59 @@ impl Runtime {
         self.kv = None;
         let spec = self.model.spec();
         let vocabulary = spec.vocabulary;
-        let side = |kv_type| -> Result<Side, EngineError> {
+        let group = kept_rows(vocabulary).min(self.report.plan.chunk_tokens as usize);
+        let side = |kv_type, routing: LossyRouting| -> Result<Side, EngineError> {
             let states = self.configuration.state_slots();
             let pool = KvPool::new(&self.ledger, spec, kv_type, self.pages(), states)
                 .map_err(EngineError::Forward)?;
-            Ok(Side { pool, sequence: Sequence::new(self.report.plan.context as usize) })
+            let sequence = Sequence::new(self.report.plan.context as usize);
+            let rows = if routing.cache_bias > 0.0 { 1 } else { group };
+            Ok(Side { pool, sequence, routing, rows, expert_bytes_read: 0 })
         };
-        let mut sides = [side(exact)?, side(self.configuration.kv_type)?];
+        let mut sides = [
+            side(exact, LossyRouting::EXACT)?,
+            side(self.configuration.kv_type, self.configuration.routing())?,
+        ];
         let mut kept = Buffer::new(&self.ledger, Purpose::Scratch, kept_bytes(vocabulary))?;
         let total = windows.iter().map(Vec::len).sum();
         let mut sums = Sums { divergences: Vec::with_capacity(total), ..Sums::default() };
         let mut done = 0.0;
-        let rows = kept_rows(vocabulary).min(self.report.plan.chunk_tokens as usize);
         for window in windows {
-            for Side { pool, sequence } in &mut sides {
+            for Side { pool, sequence, .. } in &mut sides {
                 pool.truncate(sequence, 0);
             }
-            for (group, tokens) in window.chunks(rows).enumerate() {
+            for (index, tokens) in window.chunks(group).enumerate() {
                 let kept = &mut kept.as_mut_slice_of::<f32>()[..tokens.len() * vocabulary];
-                let next = &window[(group * rows + 1).min(window.len())..];
+                let next = &window[(index * group + 1).min(window.len())..];
+                let side = &mut sides[ASKED];
+                for (tokens, kept) in tokens.chunks(side.rows).zip(kept.chunks_mut(side.rows * vocabulary)) {
+                    let share = tokens.len() as f64 / 2.0;
+                    let (sink, progress) = (Sink::Keep(kept), (done, share, total));
+                    self.pass(
+                        side,
+                        tokens,
+                        &mut Pass { sink, vocabulary, observer: &mut *observer, progress },
+                    )?;
+                    done += share;
+                }
                 let share = tokens.len() as f64 / 2.0;
-                let (sink, progress) = (Sink::Keep(&mut *kept), (done, share, total));
-                let mut keep = Pass { sink, vocabulary, observer: &mut *observer, progress };
-                self.pass(&mut sides[0], tokens, &mut keep)?;
                 let sink = Sink::Compare { kept, next, sums: &mut sums };
-                let progress = (done + share, share, total);
+                let progress = (done, share, total);
                 let mut compare = Pass { sink, vocabulary, observer: &mut *observer, progress };
-                self.pass(&mut sides[1], tokens, &mut compare)?;
-                done += tokens.len() as f64;
+                self.pass(&mut sides[EXACT], tokens, &mut compare)?;
+                done += share;
             }
             self.sample_memory();
         }
+        sums.bytes_read = sides.map(|side| side.expert_bytes_read);
         Ok(sums)
     }
 
     fn pass(&mut self, side: &mut Side, tokens: &[u32], pass: &mut Pass<'_>) -> Result<(), EngineError> {
-        let Side { pool, sequence } = side;
+        let Side { pool, sequence, routing, expert_bytes_read, .. } = side;
+        routing.set(&mut self.model);
+        let read = |runtime: &Self| runtime.with_store(|store| store.statistics().bytes_read).unwrap_or(0);
+        let before = read(self);
         pool.extend(sequence, tokens.len()).map_err(ModelError::from).map_err(EngineError::Forward)?;
         let Self { workers, model, kernels, experts, scratch, clock, .. } = self;
         let scratch = scratch.as_mut().expect("a runtime is awake while it computes");
@@ -293,6 +337,7 @@ impl Runtime {
             let segment = Segment { tokens, sequence, logits: LogitsWanted::All };
             model.forward(&mut engine, &mut [segment], pass)
         });
+        *expert_bytes_read += read(self).saturating_sub(before);
         result.map_err(|error| match error {
             ModelError::Cancelled => EngineError::Cancelled,
             error => EngineError::Forward(error),
@@ -326,15 +371,10 @@ impl LoadConfiguration {
         self.exact_kv.map_or(Bytes::ZERO, |_| kept_bytes(vocabulary))
     }
 
-    /// What makes answers differ from those of exact settings, in words such as `kv q4`; empty if nothing does.
-    pub fn lossy(&self) -> Vec<String> {
-        let kv = self.kv_type.is_lossy().then(|| format!("kv {}", self.kv_type.name()));
-        kv.into_iter().collect()
-    }
-
-    /// Whether there is anything for [`Runtime::compare`] to find.
+    /// Whether there can be anything for [`Runtime::compare`] to find.
     pub fn differs_from_exact(&self) -> bool {
-        self.exact_kv.is_some_and(|exact| exact != self.kv_type)
+        let routing = self.experts_per_token.is_some() || self.cache_bias > 0.0;
+        self.exact_kv.is_some_and(|exact| exact != self.kv_type || routing)
     }
 }
 

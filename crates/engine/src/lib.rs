@@ -32,6 +32,7 @@ mod generate;
 mod inspect;
 mod keeper;
 mod learnt;
+mod lossy;
 mod machine;
 mod notes;
 mod packs;

@@ -14,6 +14,8 @@ use crate::vocabulary::Vocabulary;
 
 /// The variable of chat templates that lets a model think or not.
 const THINKING_VARIABLE: &str = "enable_thinking";
+const DEPENDS_ON_MEMORY: &str =
+    "with a cache bias answers depend on the budget, on earlier requests and on requests beside them";
 const NO_EXPERTS: &str = "the model has no routed experts";
 const MAPPED_ONLY: &str = "it is for --residency mapped";
 
@@ -37,6 +39,9 @@ pub(crate) fn of(subject: &Subject<'_>) -> Vec<String> {
     let no_room = report.residency == Residency::Mapped && report.advice_bytes == Bytes::ZERO;
     if configuration.router_advice && no_room {
         notes.push("the budget has no room for router advice: it keeps nothing".to_owned());
+    }
+    if report.depends_on_memory {
+        notes.push(DEPENDS_ON_MEMORY.to_owned());
     }
     for key in SettingKey::ALL {
         let given = matches!(configuration.origins.of(key), ChoiceOrigin::Flag | ChoiceOrigin::Environment);
@@ -108,6 +113,7 @@ fn without_effect(key: SettingKey, subject: &Subject<'_>) -> Option<&'static str
         SettingKey::ResidentCap | SettingKey::Pack => when(dense, NO_EXPERTS),
         SettingKey::ForceMode => unless_mapped.filter(|_| configuration.force_mode == ForceMode::Force),
         SettingKey::Policy => unless_evicting,
+        SettingKey::CacheBias => unless_evicting.filter(|_| configuration.cache_bias > 0.0),
         SettingKey::Prefetch => unless_evicting.filter(|_| configuration.prefetch == Some(Prefetch::On)),
         SettingKey::Split if configuration.split.is_none_or(|split| split == 1) => None,
         SettingKey::Split if dense => Some(NO_EXPERTS),
@@ -148,6 +154,7 @@ fn without_effect(key: SettingKey, subject: &Subject<'_>) -> Option<&'static str
         | SettingKey::Context
         | SettingKey::Chunk
         | SettingKey::Kv
+        | SettingKey::ExpertsPerToken
         | SettingKey::Threads
         | SettingKey::Isa
         | SettingKey::MemoryGate

@@ -82,6 +82,8 @@ pub struct PlanReport {
     pub states: StateRoom,
     /// What makes answers differ from those of exact settings, in words such as `kv q4`; empty where nothing does.
     pub lossy: Vec<String>,
+    /// Whether a setting gives up that answers are the same at any budget.
+    pub depends_on_memory: bool,
     /// How experts are read.
     pub reading: Reading,
     /// Which record gives way, and who chose that.
@@ -182,7 +184,9 @@ pub(crate) fn prepare_file(
 ) -> Result<Prepared, EngineError> {
     configuration.check()?;
     let complete = file.missing_bytes() == 0;
-    let spec = describe(&file).map_err(EngineError::BadModel)?;
+    let mut spec = describe(&file).map_err(EngineError::BadModel)?;
+    let lossy = configuration.lossy(&spec);
+    configuration.apply_routing(&mut spec)?;
     let geometry = if spec.experts.is_empty() { None } else { Some(Geometry::new(&spec.experts)?) };
     let kernels =
         kernels_for(configuration.isa).map_err(|error| configuration.blame(SettingKey::Isa, error))?;
@@ -239,7 +243,8 @@ pub(crate) fn prepare_file(
         isa: kernels.isa().name(),
         kv_type: configuration.kv_type.name(),
         states: StateRoom::of(&spec, configuration),
-        lossy: configuration.lossy(),
+        lossy,
+        depends_on_memory: configuration.routing().cache_bias > 0.0,
         reading,
         policy,
         notes: Vec::new(),

@@ -228,6 +228,7 @@ impl Runtime {
             path: path.to_owned(),
             _fixed: fixed,
         };
+        runtime.configuration.routing().set(&mut runtime.model);
         runtime.warm(observer);
         runtime.rest();
         Ok(runtime)

@@ -73,6 +73,10 @@ settings! {
     Chunk: "chunk", "--chunk", "COLDPRESS_CHUNK";
     /// Precision of the KV cache.
     Kv: "kv", "--kv", "COLDPRESS_KV";
+    /// Experts that a token uses in each layer.
+    ExpertsPerToken: "experts per token", "--experts-per-token", "COLDPRESS_EXPERTS_PER_TOKEN";
+    /// How far experts in memory are preferred.
+    CacheBias: "cache bias", "--cache-bias", "COLDPRESS_CACHE_BIAS";
     /// Threads that compute.
     Threads: "threads", "--threads", "COLDPRESS_THREADS";
     /// Instruction set.
@@ -271,6 +275,12 @@ fn value(key: SettingKey, configuration: &LoadConfiguration, report: &PlanReport
         SettingKey::Context => report.plan.context.to_string(),
         SettingKey::Chunk => report.plan.chunk_tokens.to_string(),
         SettingKey::Kv => report.kv_type.to_owned(),
+        SettingKey::ExpertsPerToken => match configuration.experts_per_token {
+            Some(experts) => experts.to_string(),
+            None => report.model.experts_per_token.to_string(),
+        },
+        SettingKey::CacheBias if configuration.cache_bias > 0.0 => configuration.cache_bias.to_string(),
+        SettingKey::CacheBias => "off".to_owned(),
         SettingKey::Threads => report.threads.to_string(),
         SettingKey::Isa => report.isa.to_owned(),
         SettingKey::RouterAdvice => on(configuration.router_advice),

@@ -29,6 +29,7 @@ mod layers_with_a_delta_rule_equal_float64;
 mod logits_agree_with_transformers;
 mod logits_do_not_depend_on_budget;
 mod long_prompts_read_each_expert_once;
+mod lossy_routing_is_what_it_says;
 mod lossy_settings_are_compared_with_exact_ones;
 mod many_requests_get_the_answers_of_their_solo_runs;
 mod recurrent_states_are_kept_for_later;

@@ -30,7 +30,7 @@ use crate::reader::{ReaderChoice, open_reader};
 use crate::reading::{Origin, Reading, SPLIT_MAX, reads_per_record};
 use crate::rows::{RowStatistics, RowStore};
 use crate::slabs::Slabs;
-use crate::slots::{SlotMemory, SlotTable};
+use crate::slots::{SlotMemory, SlotState, SlotTable};
 use crate::source::{FileAccess, ModelSource};
 use crate::telemetry::RouteTelemetry;
 use crate::timeline::StoreTimeline;
@@ -314,6 +314,18 @@ impl ExpertStore {
     /// Layout and numbering of the records.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// Whether the record of an expert is in memory because it was asked for before. Between two visits that follows from the
+    /// requests, the slots and the policy alone; heads that were read ahead do not count.
+    ///
+    /// # Panics
+    /// There is no such layer or expert.
+    pub fn is_in_memory(&self, layer: usize, expert: usize) -> bool {
+        assert!(expert < self.geometry.expert_count(layer), "layer {layer} has no expert {expert}");
+        let key = ExpertKey { layer: layer as u32, expert: expert as u32 };
+        let slot = self.slot_of_record[self.geometry.record_index(key)];
+        slot.is_some_and(|slot| matches!(self.slots.state(slot as usize), SlotState::Resident { .. }))
     }
 
     /// Number of slots that exist.

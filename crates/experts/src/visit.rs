@@ -107,6 +107,16 @@ impl<'s> Visit<'s> {
         Ok(visit)
     }
 
+    /// Number of experts of routed layer `layer`.
+    pub fn expert_count(&self, layer: usize) -> usize {
+        self.store.geometry.expert_count(layer)
+    }
+
+    /// As [`ExpertStore::is_in_memory`], while the visit lasts.
+    pub fn is_in_memory(&self, layer: usize, expert: usize) -> bool {
+        self.store.is_in_memory(layer, expert)
+    }
+
     /// The records that are ready now, or `None` when every requested expert has been handed out or reported.
     ///
     /// Blocks only if nothing is ready. The records of the previous call are unpinned: their slots serve the next reads.

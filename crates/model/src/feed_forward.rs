@@ -122,6 +122,7 @@ impl Model {
         place: Place,
     ) -> Result<(), ModelError> {
         let rows = place.block.len();
+        self.look_at_memory(engine, moe, routing, &place.block);
         self.route(engine, moe, routing, &place.block);
         routing.record(moe.store_layer);
         engine.clock.lap(Phase::Dense);
@@ -134,6 +135,21 @@ impl Model {
         self.combine(engine, moe, routing, rows);
         engine.clock.lap(Phase::Experts);
         Ok(())
+    }
+
+    /// Finds out which experts are in memory, where that counts for the choice.
+    fn look_at_memory(
+        &self,
+        engine: &ForwardEngine<'_, '_>,
+        moe: &MoeSpec,
+        routing: &mut Routing,
+        block: &Range<usize>,
+    ) {
+        if let Some(store) = engine.experts.as_deref().filter(|_| routing.cache_bias.concerns(block)) {
+            let experts = 0..store.geometry().expert_count(moe.store_layer);
+            let in_memory = experts.map(|expert| store.is_in_memory(moe.store_layer, expert));
+            routing.cache_bias.look(block, in_memory);
+        }
     }
 
     fn route(
@@ -215,6 +231,11 @@ impl Model {
             if visit.is_idle()
                 && let Some((layer, next)) = guessing.take()
             {
+                if routing.cache_bias.concerns(&place.block) {
+                    let experts = 0..visit.expert_count(next.store_layer);
+                    let in_memory = experts.map(|expert| visit.is_in_memory(next.store_layer, expert));
+                    routing.cache_bias.look(&place.block, in_memory);
+                }
                 self.guess(engine, (place.layer, moe), (layer, next), routing);
                 let stored = next.router.stored() as u32;
                 let experts =

@@ -81,14 +81,17 @@ pub struct Model {
     pub(crate) weights: DenseWeights,
     /// Per rotary embedding, radians per position.
     pub(crate) inverse_frequencies: Vec<Vec<f32>>,
-    routing: Routing,
+    pub(crate) routing: Routing,
+    /// Per MoE block, the experts per token of the model as it was made.
+    pub(crate) made_with_top_k: Vec<usize>,
 }
 
 impl Model {
     /// Joins a spec with its loaded weights.
     pub fn new(spec: ModelSpec, weights: DenseWeights) -> Self {
         let inverse_frequencies = spec.ropes.iter().map(|rope| inverse_frequencies(rope, &weights)).collect();
-        Self { spec, weights, inverse_frequencies, routing: Routing::default() }
+        let made_with_top_k = spec.moe_blocks().map(|moe| moe.router.top_k).collect();
+        Self { spec, weights, inverse_frequencies, routing: Routing::default(), made_with_top_k }
     }
 
     /// Takes the dense weights out; the model cannot compute until they, or the same ones loaded again, are put back.
@@ -135,6 +138,7 @@ impl Model {
         self.name_rows(engine, segments)?;
         self.embed(engine, segments);
         self.position_tables(engine.scratch, segments);
+        self.routing.cache_bias.mark(segments);
         let layers = self.spec.layers.len();
         for layer in 0..layers {
             self.layer(engine, segments, layer, rows)?;
@@ -147,6 +151,7 @@ impl Model {
             }
             if staying < rows {
                 self.note_tokens(segments.iter().map(|segment| segment.tokens));
+                self.routing.cache_bias.mark(segments);
             }
             rows = staying;
         }

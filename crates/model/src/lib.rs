@@ -20,6 +20,7 @@ mod indexer;
 mod kv;
 mod latent;
 mod low_rank_mixer;
+mod lossy_routing;
 mod names;
 mod nested;
 mod ngram;

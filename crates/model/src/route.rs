@@ -9,6 +9,7 @@ use coldpress_experts::{RoutingTrace, order_by_last_use};
 use coldpress_kernels::{Kernels, vector};
 use coldpress_workers::Team;
 
+use crate::lossy_routing::CacheBias;
 use crate::scratch::rows_per_part;
 use crate::spec::{GroupScore, Renormalize, RouterGroups, RouterScores, RouterSpec};
 
@@ -47,6 +48,8 @@ pub(crate) struct Routing {
     pub tokens: Vec<u32>,
     /// What a router that goes by token ids will choose for some of them.
     pub foreseen: Vec<u32>,
+    /// Preference for experts in memory; off unless asked for.
+    pub cache_bias: CacheBias,
     counts: Vec<u32>,
     last_use: Vec<u32>,
 }
@@ -77,6 +80,7 @@ impl Routing {
                 choose(router, bias, scores, choices);
             }
         });
+        self.cache_bias.choose_again(router, bias, scores, &mut self.choices);
         self.group(experts, router.stored());
     }
 
@@ -127,6 +131,7 @@ impl Routing {
         self.guess.clear();
         self.guess.resize(router.top_k, Choice::default());
         choose(router, bias, logits, &mut self.guess);
+        self.cache_bias.choose_again(router, bias, logits, &mut self.guess);
     }
 
     fn group(&mut self, expert_count: usize, stored: usize) {
@@ -197,11 +202,10 @@ fn scores_of(team: &Team<'_>, kernels: Kernels, router: &RouterSpec, logits: &mu
 
 /// The best experts of one row, best first, with their weights.
 fn choose(router: &RouterSpec, bias: Option<&[f32]>, scores: &[f32], choices: &mut [Choice]) {
-    let mask = router.groups.map(|groups| (kept_groups(groups, bias, scores), scores.len() / groups.count));
-    let is_kept = |expert: usize| mask.is_none_or(|(kept, size)| kept >> (expert / size) & 1 == 1);
+    let is_kept = is_kept(router, bias, scores);
     for rank in 0..choices.len() {
         let (taken, free) = choices.split_at_mut(rank);
-        let expert = best(bias, scores, taken, is_kept);
+        let expert = best(bias, scores, taken, &is_kept);
         let weight = match router.scores {
             RouterScores::SparseMixer { jitter } => near_share(scores, taken, expert, jitter),
             _ => scores[expert],
@@ -211,8 +215,8 @@ fn choose(router: &RouterSpec, bias: Option<&[f32]>, scores: &[f32], choices: &m
     weigh(router, choices);
 }
 
-/// From the scores of the chosen experts of one row to their weights.
-fn weigh(router: &RouterSpec, choices: &mut [Choice]) {
+/// From the scores of the chosen experts, which stand where their weights belong, to the weights.
+pub(crate) fn weigh(router: &RouterSpec, choices: &mut [Choice]) {
     if router.scores == RouterScores::SoftmaxOfChosen {
         let largest = choices.iter().fold(f32::NEG_INFINITY, |largest, choice| largest.max(choice.weight));
         choices.iter_mut().for_each(|choice| choice.weight = (choice.weight - largest).exp());
@@ -229,6 +233,12 @@ fn weigh(router: &RouterSpec, choices: &mut [Choice]) {
         Renormalize::SumPlus(epsilon) => router.scale / (sum + epsilon),
     };
     choices.iter_mut().for_each(|choice| choice.weight *= factor);
+}
+
+/// Whether an expert may be chosen: the groups of some models leave only a part of them.
+pub(crate) fn is_kept(router: &RouterSpec, bias: Option<&[f32]>, scores: &[f32]) -> impl Fn(usize) -> bool {
+    let mask = router.groups.map(|groups| (kept_groups(groups, bias, scores), scores.len() / groups.count));
+    move |expert| mask.is_none_or(|(kept, size)| kept >> (expert / size) & 1 == 1)
 }
 
 /// The groups whose experts may be chosen, as bits; ties go to the lower group.

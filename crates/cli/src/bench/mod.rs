@@ -76,6 +76,11 @@ impl Bench {
         self.all.iter().all(|measured| measured.same_tokens)
     }
 
+    /// Whether a setting makes answers depend on what is in memory.
+    fn depends_on_memory(&self) -> bool {
+        self.all.iter().any(|measured| measured.status.plan.depends_on_memory)
+    }
+
     fn model_name(&self) -> &str {
         self.model.name.as_deref().unwrap_or("unnamed model")
     }

@@ -9,7 +9,7 @@ use super::measure::{Part, Stretch};
 use super::prediction;
 use super::summary::{Spread, Summaries, Summary};
 use super::{Bench, Measured, Measurement};
-use crate::output::{milliseconds, phases_ms};
+use crate::output::{self, milliseconds, phases_ms};
 use crate::settings;
 
 /// Wall time that no phase claims; negative when phases claim more than there was.
@@ -174,9 +174,12 @@ pub fn describe(bench: &Bench) -> String {
     text.push_str(
         "limit: the longer of computing alone and reading what was missed, as if they overlapped completely\n",
     );
-    text.push_str(match bench.same_tokens() {
-        true => "tokens: the same in all runs of all configurations\n",
-        false => "tokens: NOT the same in all runs; this is a bug, please report it\n",
+    text.push_str(match (bench.same_tokens(), bench.depends_on_memory()) {
+        (true, _) => "tokens: the same in all runs of all configurations\n",
+        (false, true) => {
+            "tokens: not the same in all runs, because --cache-bias makes them depend on what is in memory\n"
+        }
+        (false, false) => "tokens: NOT the same in all runs; this is a bug, please report it\n",
     });
     text.push_str(&format!("again: {}\n", bench.rerun));
     text
@@ -192,13 +195,14 @@ pub fn heading(measured: &Measured) -> String {
         format!(", {} of {} experts in memory", plan.slot_count.min(plan.records_total), plan.records_total)
     };
     format!(
-        "{}, {}{experts}, {} threads, {}: peak {}, loaded in {:.1} s",
+        "{}, {}{experts}, {} threads, {}: peak {}, loaded in {:.1} s{}",
         measured.budget_name("budget "),
         status.plan.residency.name(),
         status.plan.threads,
         status.plan.isa,
         status.peak.rss,
-        measured.load_time.as_secs_f64()
+        measured.load_time.as_secs_f64(),
+        output::lossy(&status.plan.lossy)
     )
 }
 

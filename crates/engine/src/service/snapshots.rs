@@ -3,7 +3,8 @@
 //! A conversation is a chain of pages that anybody with the same tokens finds by name (`snapshot_file.rs`), and common beginnings
 //! are stored once. The end of a conversation is a page that is not full; a longer one takes its place. Where a conversation parts
 //! from what is stored in the middle of a page, the rows before that are used. The folder of a model is named by a hash over
-//! the weights' fingerprint, the KV type, the size of a page and the version of this format: other weights have another folder.
+//! the weights' fingerprint, the KV type, what else is lossy, the size of a page and the version of this format: other weights have
+//! another folder, and so have other ways to compute with them.
 //! Files are written to a temporary name by a thread of their own and renamed, so a crash, a full disk or a foreign file costs a
 //! computation and nothing else. How the model wrote its answers lies beside them (`answer_memory.rs`). When the folder is
 //! larger than its bound, what was not used for longest goes, ends of chains before their beginnings. Staging buffers come from
@@ -156,9 +157,10 @@ impl Snapshots {
     pub fn open(folder: &Path, bytes_max: Bytes, runtime: &Runtime) -> Result<Self, EngineError> {
         let page_bytes = runtime.page_bytes();
         let mut identity = format!(
-            "coldpress keys and values {VERSION} {} {} {page_bytes} {PAGE_POSITIONS}",
+            "coldpress keys and values {VERSION} {} {} {page_bytes} {PAGE_POSITIONS} {}",
             runtime.fingerprint()?,
-            runtime.report.kv_type
+            runtime.report.kv_type,
+            runtime.report.lossy.join(", ")
         );
         if runtime.has_states() {
             identity += &format!(" states {STATE_VERSION} {}", runtime.state_bytes());
