@@ -30,6 +30,8 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Those of them that are reasoning, its marks included.
     pub reasoning_tokens: usize,
+    /// What makes the answer differ from that of exact settings, in words; the same for all answers of a server.
+    pub lossy: Vec<String>,
     /// The engine's figures; of the first choice where there are several.
     pub finished: Option<Finished>,
 }
@@ -54,7 +56,7 @@ impl Usage {
     /// The figures that no protocol has a field for.
     pub fn extension(&self) -> Value {
         let Some(finished) = &self.finished else { return Value::Null };
-        serde_json::json!({
+        let mut extension = serde_json::json!({
             "bytes_read": finished.bytes_read,
             "hit_rate": finished.hit_rate,
             "disk_wait_ms": finished.disk_wait.as_secs_f64() * 1e3,
@@ -62,7 +64,11 @@ impl Usage {
             "queue_ms": finished.queue_time.as_secs_f64() * 1e3,
             "prefill_ms": finished.prefill_time.as_secs_f64() * 1e3,
             "decode_ms": finished.decode_time.as_secs_f64() * 1e3,
-        })
+        });
+        if !self.lossy.is_empty() {
+            extension["lossy"] = serde_json::json!(self.lossy);
+        }
+        extension
     }
 }
 
@@ -354,6 +360,7 @@ impl Answer {
             cached_tokens: finished.cached_tokens,
             completion_tokens: finished.completion_tokens,
             reasoning_tokens: self.reasoning_tokens.min(finished.completion_tokens),
+            lossy: self.backend.model().lossy.clone(),
             finished: Some(finished),
         };
         self.counters.finished(&usage);

@@ -413,6 +413,8 @@ pub struct ModelDescription {
     pub tools: bool,
     /// Whether it can think before it answers.
     pub thinking: bool,
+    /// What makes its answers differ from those of exact settings, in words such as `kv q4`.
+    pub lossy: Vec<String>,
     /// Seconds since 1970 when it was loaded.
     pub loaded_at: u64,
 }

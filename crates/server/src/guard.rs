@@ -50,8 +50,10 @@ pub async fn guard(
         let headers = response.headers_mut();
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(header::VARY, HeaderValue::from_static("Origin"));
-        headers
-            .insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-coldpress-ignored"));
+        headers.insert(
+            header::ACCESS_CONTROL_EXPOSE_HEADERS,
+            HeaderValue::from_static("x-coldpress-ignored, x-coldpress-lossy"),
+        );
     }
     response.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     state.counters.answered(&route, response.status().as_u16());

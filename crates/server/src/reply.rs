@@ -1,5 +1,5 @@
 //! What a request is answered with: a protocol's [`Form`] of its answers, JSON bodies, plain text, the header that names
-//! ignored fields.
+//! ignored fields and the one that names lossy settings.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
@@ -49,12 +49,18 @@ impl<F: Form> Started<F> {
             json(StatusCode::OK, &form.whole(&collected))
         };
         note_ignored(&mut response, &ignored);
+        if let Ok(backend) = call.state.backend() {
+            note_lossy(&mut response, &backend.model().lossy);
+        }
         Ok(response)
     }
 }
 
 /// Names fields that were accepted and had no effect.
 pub const IGNORED_HEADER: &str = "x-coldpress-ignored";
+
+/// Names what makes an answer differ from that of exact settings.
+pub const LOSSY_HEADER: &str = "x-coldpress-lossy";
 
 /// Most bytes of the header that names ignored fields; some clients refuse headers of 8 KiB.
 const IGNORED_BYTES_MAX: usize = 2000;
@@ -81,5 +87,15 @@ pub fn note_ignored(response: &mut Response<Body>, ignored: &[String]) {
     names.retain(|character| !character.is_ascii_control());
     if let Ok(value) = HeaderValue::from_str(&names) {
         response.headers_mut().insert(IGNORED_HEADER, value);
+    }
+}
+
+/// Names the settings that are lossy; without any there is no such header.
+fn note_lossy(response: &mut Response<Body>, lossy: &[String]) {
+    if lossy.is_empty() {
+        return;
+    }
+    if let Ok(value) = HeaderValue::from_str(&lossy.join(", ")) {
+        response.headers_mut().insert(LOSSY_HEADER, value);
     }
 }

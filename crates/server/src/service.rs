@@ -38,6 +38,7 @@ impl ServiceBackend {
             embedding_length: 0,
             tools: dialect.has_tools() && template.is_some(),
             thinking: dialect.reasoning_markers().is_some(),
+            lossy: client.plan().lossy.clone(),
             template,
             loaded_at: crate::state::unix_seconds(),
         };

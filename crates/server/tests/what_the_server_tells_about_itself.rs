@@ -1,6 +1,6 @@
 //! Status, metrics, tokens, the page and the description.
 
-use crate::common::{Running, hello};
+use crate::common::{Running, Scripted, hello, settings};
 use serde_json::json;
 
 #[test]
@@ -65,4 +65,40 @@ fn the_description_is_sent() {
     let description = server.get("/openapi.json").expect(200);
     assert_eq!(description["openapi"], "3.1.0");
     assert!(description["paths"]["/v1/chat/completions"]["post"]["requestBody"].is_object());
+}
+
+/// Every protocol says in an answer, whole or as it comes, what makes it differ from that of exact settings; an exact answer says nothing.
+#[test]
+fn answers_say_what_is_lossy() {
+    let lossy = ["kv q4", "4 of 8 experts per token"];
+    let server = Running::with(settings(), Scripted::saying(&["a"]).lossy(&lossy));
+    let exact = Running::with(settings(), Scripted::saying(&["a"]));
+    let messages = hello();
+    for (path, body, place) in [
+        ("/v1/chat/completions", json!({ "messages": messages }), "/usage/coldpress/lossy"),
+        ("/v1/completions", json!({ "prompt": "a" }), "/usage/coldpress/lossy"),
+        ("/v1/responses", json!({ "input": "a" }), "/usage/coldpress/lossy"),
+        (
+            "/v1/messages",
+            json!({ "model": "m", "max_tokens": 4, "messages": messages }),
+            "/usage/coldpress/lossy",
+        ),
+        (
+            "/api/chat",
+            json!({ "model": "script", "messages": messages, "stream": false }),
+            "/coldpress/lossy",
+        ),
+        ("/api/generate", json!({ "model": "script", "prompt": "a", "stream": false }), "/coldpress/lossy"),
+    ] {
+        let reply = server.post(path, &body);
+        assert_eq!(reply.header("x-coldpress-lossy"), Some("kv q4, 4 of 8 experts per token"), "{path}");
+        assert_eq!(reply.json().pointer(place), Some(&json!(lossy)), "{path}: {}", reply.text());
+        let reply = exact.post(path, &body);
+        assert_eq!((reply.status, reply.header("x-coldpress-lossy")), (200, None), "{path}");
+        assert!(!reply.text().contains("lossy"), "{path}: {}", reply.text());
+    }
+    let body = json!({ "messages": messages, "stream": true }).to_string();
+    let mut socket = server.connect();
+    socket.send("POST", "/v1/chat/completions", &[("content-type", "application/json")], body.as_bytes());
+    assert_eq!(socket.head().header("x-coldpress-lossy"), Some("kv q4, 4 of 8 experts per token"));
 }

@@ -83,6 +83,7 @@ impl Scripted {
                 template: Some("{{ messages }}".to_owned()),
                 tools: true,
                 thinking: true,
+                lossy: Vec::new(),
                 loaded_at: 1_700_000_000,
             },
         }
@@ -90,6 +91,12 @@ impl Scripted {
 
     pub fn saying(words: &[&str]) -> Self {
         Self::new(vec![say(words, FinishReason::Stop)])
+    }
+
+    /// With settings that change answers.
+    pub fn lossy(mut self, lossy: &[&str]) -> Self {
+        self.model.lossy = lossy.iter().map(|words| (*words).to_owned()).collect();
+        self
     }
 
     pub fn last_seen(&self) -> Seen {
