@@ -42,12 +42,14 @@ pub struct PoolFull {
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// The architecture is not one that coldpress computes.
-    #[error("{file}: architecture '{found}' is not supported; supported are: {supported}")]
+    #[error("{file}: architecture '{found}' is not supported; {near}supported are: {supported}")]
     UnknownArchitecture {
         /// The model file.
         file: String,
         /// `general.architecture` of the file.
         found: String,
+        /// Names like it, with the words around them; empty where there are none.
+        near: String,
         /// Names of the registered families.
         supported: String,
     },

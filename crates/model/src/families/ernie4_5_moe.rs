@@ -38,11 +38,12 @@ const TENSORS: &[(&str, &str)] = &[
     ("blk.ffn_down_shexp", "mlp.shared_experts.down_proj"),
 ];
 
-/// About training: capacities, and that the bias was learnt.
+/// About training: capacities, that the bias was learnt, and what predicts later tokens.
 const ACCEPTED: &[(&str, Accepted)] = &[
     ("moe_capacity", Accepted::Anything),
     ("moe_gate", Accepted::Text(&["topk"])),
     ("moe_use_aux_free", Accepted::Anything),
+    ("num_nextn_predict_layers", Accepted::Anything),
 ];
 
 /// Lower bound of the sum of weights in the published models, which GGUF files do not state.
@@ -50,6 +51,7 @@ const NORM_MIN: f32 = 1e-12;
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let frame = blocks::frame(builder)?;
+    builder.pass_over_all("model.mtp_");
     let hidden = frame.hidden;
     let shape = blocks::head_shape(builder, hidden)?;
     let width = builder.dimension("expert_feed_forward_length")?;

@@ -35,6 +35,7 @@ mod longcat_flash;
 mod mimo_v2_flash;
 mod minimax;
 mod minimax_m2;
+mod near;
 mod olmoe;
 mod phimoe;
 mod qwen2;
@@ -174,10 +175,13 @@ fn hugging_face(model_type: &str) -> Option<(&'static Family, &'static HuggingFa
 }
 
 fn unknown<'a>(file: &ModelFile, found: &str, supported: impl Iterator<Item = &'a str>) -> ModelError {
+    let supported: Vec<&str> = supported.collect();
+    let near = near::near(found, supported.iter().copied()).join(", ");
     ModelError::UnknownArchitecture {
         file: file.metadata().path().display().to_string(),
         found: found.to_owned(),
-        supported: supported.collect::<Vec<_>>().join(", "),
+        near: if near.is_empty() { String::new() } else { format!("nearest is {near}; ") },
+        supported: supported.join(", "),
     }
 }
 
