@@ -76,7 +76,8 @@ fn resident_and_streamed_greedy_and_drawn() {
     let resident = LoadConfiguration::default().residency(Residency::Resident);
     let streamed = LoadConfiguration::default().cold_fraction(0.75);
     // Experts that are read in four parts and have biases; states beside the cache; positions that are chosen; experts without weights.
-    let families = ["gpt_oss_mxfp4", "granitemoehybrid", "qwen3_next", "glm_moe_dsa", "longcat_flash", "qwen4_exp_text"];
+    let families =
+        ["gpt_oss_mxfp4", "granitemoehybrid", "qwen3_next", "glm_moe_dsa", "longcat_flash", "qwen4_exp_text"];
     let references = families.into_iter().filter_map(checkpoint::Reference::open);
     let folders: Vec<_> = references.map(|reference| reference.linked("config.json")).collect();
     let models = std::iter::once(common::demo()).chain(folders.iter().map(|folder| folder.path().to_owned()));
