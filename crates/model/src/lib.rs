@@ -8,8 +8,8 @@
 #![forbid(unsafe_code)]
 
 mod attend;
-mod block_sparse;
 mod attention_gate;
+mod block_sparse;
 mod builder;
 mod compressed;
 mod error;
@@ -19,8 +19,8 @@ mod forward;
 mod indexer;
 mod kv;
 mod latent;
-mod low_rank_mixer;
 mod lossy_routing;
+mod low_rank_mixer;
 mod names;
 mod nested;
 mod ngram;
@@ -37,9 +37,9 @@ mod times;
 mod value_heads;
 mod weights;
 
+pub use block_sparse::BlockIndexSpec;
 pub use coldpress_kernels::attention::PAGE_POSITIONS;
 pub use compressed::{CompressedSpec, CompressionSpec, CompressorSpec, GroupIndexerSpec};
-pub use block_sparse::BlockIndexSpec;
 pub use error::{ModelError, PoolFull, PoolPart};
 pub use families::{allowed_kv_types, check_kv_type, describe, family_names, hugging_face_model_types};
 pub use forward::{ForwardEngine, ForwardObserver, LogitsWanted, Model, Segment};

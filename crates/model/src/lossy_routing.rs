@@ -204,6 +204,7 @@ mod tests {
             bias: None,
             experts,
             identities: 0,
+            table: None,
             top_k,
             scores,
             choice_bias: None,

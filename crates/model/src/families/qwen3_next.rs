@@ -140,7 +140,10 @@ fn recurrent_layers(builder: &SpecBuilder<'_>, layers: usize) -> Result<Vec<bool
     Ok(listed.unwrap_or_else(|| (0..layers).map(|layer| (layer + 1) % interval != 0).collect()))
 }
 
-pub(super) fn delta_shape(builder: &SpecBuilder<'_>, key_heads_of: KeyHeads) -> Result<DeltaShape, ModelError> {
+pub(super) fn delta_shape(
+    builder: &SpecBuilder<'_>,
+    key_heads_of: KeyHeads,
+) -> Result<DeltaShape, ModelError> {
     let heads = builder.dimension("ssm.time_step_rank")?;
     let key_heads = builder.dimension("ssm.group_count")?;
     let key_dim = builder.dimension("ssm.state_size")?;
