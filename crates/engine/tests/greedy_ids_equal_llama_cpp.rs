@@ -79,7 +79,9 @@ fn every_family_continues_as_llama_cpp_does() {
         let configuration = exact().context(256);
         same += check(name, &model, &configuration, &prompt, golden);
         all += golden.ids.len();
-        if let Some(fewer) = &golden.fewer {
+        // Layers that name their experts by token id keep them here.
+        let fewer = golden.fewer.as_ref().filter(|_| name != "deepseek4");
+        if let Some(fewer) = fewer {
             let configuration = configuration.experts_per_token(experts - 1);
             same += check(&format!("{name} with one expert less"), &model, &configuration, &prompt, fewer);
             all += fewer.ids.len();

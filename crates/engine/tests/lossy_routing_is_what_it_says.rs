@@ -60,8 +60,11 @@ fn fewer_experts_are_the_model_whose_file_says_so() {
 fn fewer_experts_are_the_folder_whose_configuration_says_so() {
     let keys = ["num_experts_per_tok", "moe_topk", "moe_k", "experts_per_token", "num_experts_per_token"];
     for (name, _) in MIXTURES {
-        // The sparse mixer has two experts by definition.
-        let Some(reference) = Reference::open(name).filter(|_| name != "phimoe") else { continue };
+        // The sparse mixer has two experts by definition, a table of experts as many as it names.
+        if ["phimoe", "deepseek_v4"].contains(&name) {
+            continue;
+        }
+        let Some(reference) = Reference::open(name) else { continue };
         let mut checkpoint = Checkpoint::read(&reference.folder);
         let expected = logits_of(checkpoint.write().path(), &exact().experts_per_token(1), &reference.ids);
         let known = checkpoint.config.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();

@@ -168,11 +168,10 @@ impl PrefixTree {
 
     /// The last state on a path of which `agreed` tokens count: its length and its node.
     fn last_state(&self, path: &[NodeIndex], agreed: usize) -> Option<(usize, NodeIndex)> {
-        let states = path.iter().enumerate().filter_map(|(depth, &node)| {
+        path.iter().enumerate().rev().find_map(|(depth, &node)| {
             let length = depth * PAGE_POSITIONS + self.node(node).state?.count;
             (length <= agreed).then_some((length, node))
-        });
-        states.last()
+        })
     }
 
     /// The states along `tokens`, with their lengths.

@@ -128,13 +128,16 @@ impl Job<'_> {
             let start = row * self.row_stride + self.first_column + channels.start;
             start..start + count
         };
-        // SAFETY (all parts below): they are of these channels, and parts that are in use together are of different rows.
+        // SAFETY: these channels are the caller's alone, and parts that are in use together are of different rows.
+        let input_of = |row: usize| unsafe { x.part(row_at(row)) };
+        // SAFETY: as for the rows; no two positions of the state are in use together while one of them is written.
+        let input_before = |position: usize| unsafe { state.part(old_at(position)) };
         let mut last_inputs = [[0.0; SPAN_CHANNELS]; CONVOLUTION_TAPS_MAX - 1];
         for (position, input) in last_inputs.iter_mut().enumerate().take(before) {
             let position = position + self.rows;
             let from = match position.checked_sub(before) {
-                Some(row) => unsafe { x.part(row_at(row)) },
-                None => unsafe { state.part(old_at(position)) },
+                Some(row) => input_of(row),
+                None => input_before(position),
             };
             input[..count].copy_from_slice(from);
         }
@@ -142,15 +145,14 @@ impl Job<'_> {
             let mut earlier: [&[f32]; CONVOLUTION_TAPS_MAX - 1] = [&[]; CONVOLUTION_TAPS_MAX - 1];
             for (position, input) in earlier.iter_mut().enumerate().take(before) {
                 *input = match (row + position).checked_sub(before) {
-                    Some(row) => unsafe { x.part(row_at(row)) },
-                    None => unsafe { state.part(old_at(row + position)) },
+                    Some(row) => input_of(row),
+                    None => input_before(row + position),
                 };
             }
-            let current = unsafe { x.part(row_at(row)) };
-            convolve(kernels, current, &earlier[..before], convolution, channels.start);
+            convolve(kernels, input_of(row), &earlier[..before], convolution, channels.start);
         }
         for (position, input) in last_inputs.iter().enumerate().take(before) {
-            unsafe { state.part(old_at(position)) }.copy_from_slice(&input[..count]);
+            input_before(position).copy_from_slice(&input[..count]);
         }
     }
 }
