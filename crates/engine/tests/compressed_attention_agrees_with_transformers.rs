@@ -215,7 +215,8 @@ fn the_plan_knows_rows_of_positions_and_of_groups() {
         let plan = coldpress::plan(folder.path(), &configuration).expect("fits").plan;
         // Keys of 32; what the compressors read of a position; its share of the rows of 32 and 16 of its group.
         let (sparse, heavy) = (4 * 32 + 4 * 16 + 8 + 4, 2 * 32 + 2);
-        assert_eq!(plan.kv.0, 512 * (4 * 32 + 2 * sparse + heavy) * element);
+        let rows: u64 = 512 * (4 * 32 + 2 * sparse + heavy) * element;
+        assert_eq!(plan.kv.0, rows.next_multiple_of(coldpress_memory::sys::page_size() as u64));
         let mut runtime = load(folder.path(), &configuration);
         assert!(!logits(&mut runtime, &reference.ids).is_empty());
         let used = runtime.status().ledger.used_for;

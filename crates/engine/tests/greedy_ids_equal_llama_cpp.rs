@@ -14,6 +14,9 @@ use crate::common::{fixture, load};
 use crate::families::{MIXTURES, bits, exact, logits_of};
 
 const GAP_MAX: f64 = 0.05;
+/// As [`GAP_MAX`] for files whose weights all have few bits: both round activations to eight bits, each in its own way.
+const GAP_MAX_OF_FEW_BITS: f64 = 0.1;
+const FEW_BITS: [&str; 2] = ["qwen3moe-iq2", "qwen3moe-kquant"];
 
 #[derive(serde::Deserialize)]
 struct Goldens {
@@ -48,7 +51,9 @@ fn check(
     if let Some(step) = parting {
         let gap = golden.gap[step];
         println!("{name} parts at step {step}, gap {gap}");
-        assert!(gap < GAP_MAX, "{name} parts at step {step}, where the gap is {gap}: {answer:?}");
+        let most =
+            if FEW_BITS.iter().any(|few| name.starts_with(few)) { GAP_MAX_OF_FEW_BITS } else { GAP_MAX };
+        assert!(gap < most, "{name} parts at step {step}, where the gap is {gap}: {answer:?}");
     }
     parting.unwrap_or(golden.ids.len())
 }

@@ -31,8 +31,8 @@ fn what_is_registered_is_listed_and_what_is_listed_is_registered() {
     let listed: BTreeSet<&str> = rows.iter().flat_map(|row| names(row[2])).collect();
     let known: BTreeSet<&str> = coldpress_model::hugging_face_model_types().collect();
     assert!(known.is_subset(&listed), "registered and not listed: {:?}", known.difference(&listed));
-    // A row may also name larger models whose text model is the registered one.
-    for row in &rows {
+    // A row may also name larger models whose text model is a registered one.
+    for row in rows.iter().filter(|row| !row[4].contains("inside a larger configuration")) {
         assert!(names(row[2]).any(|name| known.contains(name)), "{}: nothing of it is registered", row[0]);
     }
     let listed: BTreeSet<&str> = rows.iter().flat_map(|row| names(row[1])).collect();
