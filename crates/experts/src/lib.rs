@@ -41,7 +41,8 @@ pub mod record;
 pub mod rows;
 pub mod simulate;
 pub mod slots;
-pub mod store;
+pub mod statistics;
+mod store;
 pub mod trace;
 
 pub use advice::{Changes, RouterAdvice};
@@ -65,7 +66,8 @@ pub use rows::{
 };
 pub use simulate::{ReplayCounts, Visits};
 pub use source::{FileAccess, ModelSource, ReadFile, aligned};
-pub use store::{ExpertStatistics, ExpertStore, READ_AHEAD_DEFAULT, Residency, StoreConfig};
+pub use statistics::ExpertStatistics;
+pub use store::{ExpertStore, READ_AHEAD_DEFAULT, Residency, StoreConfig};
 pub use stored::{ExpertBytes, GateUp, Stored};
 pub use stream::{TensorRange, TensorStream};
 pub use telemetry::{ExpertCount, PASSES, PassCount, RouteTelemetry, TelemetrySnapshot};
