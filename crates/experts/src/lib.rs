@@ -41,8 +41,8 @@ pub mod record;
 pub mod rows;
 pub mod simulate;
 pub mod slots;
-pub mod statistics;
-mod store;
+mod statistics;
+pub mod store;
 pub mod trace;
 
 pub use advice::{Changes, RouterAdvice};

@@ -64,7 +64,7 @@ impl Model {
         self.made_with_top_k.iter().copied().max().unwrap_or(0)
     }
 
-    /// Prefers experts in memory from now on, by `share` of the spread of a row's scores, 0 to 1; see [`CacheBias`]. 0 is exact.
+    /// Prefers experts in memory from now on, by `share` of the spread of a row's scores, 0 to 1; see `CacheBias`. 0 is exact.
     pub fn set_cache_bias(&mut self, share: f32) {
         self.routing.cache_bias.share = share;
     }
