@@ -61,11 +61,21 @@ fn nothing_is_unfinished() {
     }
 }
 
-/// Test programs are listed by hand: a file that no list names would never run.
+/// Test programs are listed by hand: a file that no list names would never run, and neither would tests in the sources of a crate that
+/// builds none.
 #[test]
 fn every_test_file_runs() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for (name, _) in all_sources() {
+    for (name, text) in all_sources() {
+        if let Some((package, _)) = name.split_once("/src/") {
+            let manifest = fs::read_to_string(crates.join(package).join("Cargo.toml")).expect("a manifest");
+            let builds_tests = !manifest.contains("[lib]\ntest = false");
+            assert!(
+                builds_tests || !text.contains(concat!("#[te", "st]")),
+                "{name} has tests that are not built"
+            );
+            assert!(builds_tests || !text.contains("/// ```\n"), "{name} has examples that are not built");
+        }
         // Unit tests lie below `src`.
         let Some((package, file)) = name.split_once("/tests/").filter(|(package, _)| !package.contains('/'))
         else {
