@@ -25,9 +25,10 @@ fi
 # Debian's compiler, because it comes with a standard library for the target; any cargo can drive it.
 export RUSTC=/usr/bin/rustc
 export CARGO_TARGET_DIR=target/aarch64
+export CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_TEST_DEBUG=0
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 # Without -L: the emulated loader and the C library must come from the same package (libc6:arm64).
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -cpu max"
 
-test $# -gt 0 || set -- --lib --tests
+test $# -gt 0 || set -- --tests
 exec cargo test --package coldpress-kernels --target aarch64-unknown-linux-gnu "$@"

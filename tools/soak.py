@@ -464,7 +464,7 @@ def plans(options):
         check(sum(planned[share] for share in SHARES) <= budget, "plan: the shares are more than the budget")
 
 
-SHARES = ["fixed", "dense", "kv", "scratch", "read_ring", "slots"]
+SHARES = ["fixed", "dense", "kv", "scratch", "read_ring", "row_cache", "slots"]
 COMMANDS = {"matrix": matrix, "topics": topics, "neighbour": neighbour, "lowered": lowered, "idle": idle, "cache": cache,
             "repeat": repeat, "locked": locked, "plan": plans}
 
