@@ -78,13 +78,20 @@ pub struct PressureEvent {
 /// The last events, and how many there were of each cause.
 ///
 /// Memory that others take for two seconds makes a hundred small changes. Events of one cause that follow each other within
-/// [`PressureLog::MERGED_MS`] are one entry here: from the first to the last figure, at the time of the first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+/// [`PressureLog::MERGED_MS`] are one entry here: from the first to the last figure, at the time of the first. The memory of
+/// all entries is there from the start: an event may come while tokens are made, when nothing is taken from the heap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PressureLog {
     events: VecDeque<PressureEvent>,
     counts: [u64; PressureCause::ALL.len()],
     #[serde(skip)]
     last_at_ms: u64,
+}
+
+impl Default for PressureLog {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl PressureLog {
@@ -95,7 +102,11 @@ impl PressureLog {
 
     /// An empty log.
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            events: VecDeque::with_capacity(Self::KEPT),
+            counts: [0; PressureCause::ALL.len()],
+            last_at_ms: 0,
+        }
     }
 
     /// Adds an event.
@@ -168,10 +179,12 @@ mod tests {
 
     #[test]
     fn a_long_run_keeps_the_last_entries_and_counts_all() {
-        let mut log = PressureLog::new();
+        let mut log = PressureLog::default();
+        let capacity = log.events.capacity();
         for index in 0..1_000 {
             log.push(event(index * 10_000, PressureCause::Calm, index, index + 1));
         }
+        assert_eq!(log.events.capacity(), capacity, "events take no memory");
         assert_eq!(log.events().len(), PressureLog::KEPT);
         assert_eq!(log.events().last(), Some(&event(9_990_000, PressureCause::Calm, 999, 1_000)));
         assert_eq!(log.count(PressureCause::Calm), 1_000);
