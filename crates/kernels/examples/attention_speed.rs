@@ -4,7 +4,7 @@
 //!
 //! `cargo run --release -p coldpress-kernels --example attention_speed [ISA]`
 
-use std::time::Instant;
+mod clock;
 
 use coldpress_kernels::attention::{
     Attention, AttentionShape, BLOCK_NUMBERS, BlockQ4, BlockQ8, KvElements, KvRows, PAGE_POSITIONS,
@@ -13,6 +13,8 @@ use coldpress_kernels::attention::{
 use coldpress_kernels::{Isa, Kernels};
 use coldpress_workers::Workers;
 use half::f16;
+
+use clock::measure;
 
 /// Rows of one call and positions that the last row sees.
 const CALLS: [(usize, usize); 5] = [(1, 512), (1, 8192), (8, 8192), (512, 512), (512, 8192)];
@@ -28,18 +30,6 @@ fn noise(len: usize, mut seed: u32) -> Vec<f32> {
         (seed >> 8) as f32 / (1 << 23) as f32 - 1.0
     };
     (0..len).map(|_| next()).collect()
-}
-
-/// Seconds of the fastest call: the one that other programs disturbed least.
-fn measure(mut call: impl FnMut()) -> f64 {
-    let mut seconds = Vec::new();
-    let start = Instant::now();
-    while seconds.len() < 5 || (start.elapsed().as_secs_f64() < 0.5 && seconds.len() < 400) {
-        let call_start = Instant::now();
-        call();
-        seconds.push(call_start.elapsed().as_secs_f64());
-    }
-    seconds.into_iter().fold(f64::INFINITY, f64::min)
 }
 
 /// A pool of each type with the same numbers.

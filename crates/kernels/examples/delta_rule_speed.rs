@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p coldpress-kernels --example delta_rule_speed [ISA]`
 
-use std::time::Instant;
+mod clock;
 
 use coldpress_kernels::recurrent::{
     Columns, Decay, DeltaRows, DeltaShape, KeyHeads, delta_rule, delta_state_len,
@@ -11,20 +11,10 @@ use coldpress_kernels::recurrent::{
 use coldpress_kernels::{Isa, Kernels};
 use coldpress_workers::Workers;
 
+use clock::measure;
+
 /// Rows of one call.
 const ROWS: [usize; 4] = [1, 8, 128, 512];
-
-/// Seconds of the fastest call: the one that other programs disturbed least.
-fn measure(mut call: impl FnMut()) -> f64 {
-    let mut seconds = Vec::new();
-    let start = Instant::now();
-    while seconds.len() < 5 || (start.elapsed().as_secs_f64() < 0.5 && seconds.len() < 400) {
-        let call_start = Instant::now();
-        call();
-        seconds.push(call_start.elapsed().as_secs_f64());
-    }
-    seconds.into_iter().fold(f64::INFINITY, f64::min)
-}
 
 fn measure_shape(kernels: Kernels, threads: usize, name: &str, shape: DeltaShape, per_channel: bool) {
     let DeltaShape { heads, key_heads, key_dim, value_dim, .. } = shape;

@@ -4,7 +4,7 @@
 //! What could go wrong: a state that is decayed twice or not at all at a cut, the decay of another row, a key head of another
 //! value head, taps in the wrong order, a convolution that reads an input it has already replaced, columns of neighbours.
 
-use crate::vector_support::{all_kernels, bits, noise};
+use crate::vector_support::{assert_close, bits, noise, same_everywhere};
 use coldpress_kernels::recurrent::{
     Columns, ConvolutionActivation, Decay, DecayRule, DeltaRows, DeltaShape, GateActivation, KeyHeads,
     ShortConvolution, decay_in_place, delta_rule, delta_state_len, gate_in_place, gated_rms_norm,
@@ -12,27 +12,6 @@ use coldpress_kernels::recurrent::{
 };
 use coldpress_kernels::{Isa, Kernels};
 use coldpress_workers::{Team, Workers};
-
-/// Runs `operation` with every kernel and 1 to 3 threads; returns what plain Rust on one thread gives.
-fn same_everywhere(name: &str, operation: impl Fn(&Team<'_>, Kernels) -> Vec<f32>) -> Vec<f32> {
-    let scalar = Kernels::for_isa(Isa::Scalar).expect("plain Rust runs everywhere");
-    let expected = Workers::new(1).enter(|team| operation(team, scalar));
-    for threads in 1..=3 {
-        let workers = Workers::new(threads);
-        for kernels in all_kernels() {
-            let found = workers.enter(|team| bits(&operation(team, kernels)));
-            assert!(found == bits(&expected), "{name} differs on {} with {threads} threads", kernels.isa());
-        }
-    }
-    expected
-}
-
-fn assert_close(found: &[f32], exact: &[f64], bound: f64, place: &str) {
-    assert_eq!(found.len(), exact.len());
-    for (index, (found, exact)) in found.iter().zip(exact).enumerate() {
-        assert!((f64::from(*found) - exact).abs() <= bound, "{place} {index}: {found:e}, not {exact:e}");
-    }
-}
 
 fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())

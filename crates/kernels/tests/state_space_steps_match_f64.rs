@@ -4,34 +4,13 @@
 //! What could go wrong: a state that is decayed twice or not at all at a cut, the decay or factor of another row or head, a key
 //! head of another head, a skip of what was already multiplied, a group of the norm that reaches into the next one.
 
-use crate::vector_support::{all_kernels, bits, noise};
+use crate::vector_support::{assert_close, bits, noise, same_everywhere};
+use coldpress_kernels::Kernels;
 use coldpress_kernels::recurrent::{
     Columns, DecayedRows, DecayedShape, DecayedSteps, HeadColumns, Rates, StepLimits, decayed_attention,
     decayed_state_len, gate_and_rms_norm, selective_steps,
 };
-use coldpress_kernels::{Isa, Kernels};
-use coldpress_workers::{Team, Workers};
-
-/// Runs `operation` with every kernel and 1 to 3 threads; returns what plain Rust on one thread gives.
-fn same_everywhere(name: &str, operation: impl Fn(&Team<'_>, Kernels) -> Vec<f32>) -> Vec<f32> {
-    let scalar = Kernels::for_isa(Isa::Scalar).expect("plain Rust runs everywhere");
-    let expected = Workers::new(1).enter(|team| operation(team, scalar));
-    for threads in 1..=3 {
-        let workers = Workers::new(threads);
-        for kernels in all_kernels() {
-            let found = workers.enter(|team| bits(&operation(team, kernels)));
-            assert!(found == bits(&expected), "{name} differs on {} with {threads} threads", kernels.isa());
-        }
-    }
-    expected
-}
-
-fn assert_close(found: &[f32], exact: &[f64], bound: f64, place: &str) {
-    assert_eq!(found.len(), exact.len());
-    for (index, (found, exact)) in found.iter().zip(exact).enumerate() {
-        assert!((f64::from(*found) - exact).abs() <= bound, "{place} {index}: {found:e}, not {exact:e}");
-    }
-}
+use coldpress_workers::Team;
 
 struct Case {
     shape: DecayedShape,

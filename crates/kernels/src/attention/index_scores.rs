@@ -12,6 +12,7 @@ use coldpress_workers::Team;
 use half::f16;
 
 use super::block::{CacheElement, HeadRows, KeyRow, pack_keys};
+use super::tile::dots;
 use super::{BLOCK_KEYS, KvElements, KvRows};
 use crate::Kernels;
 use crate::vector::dispatch::instantiate;
@@ -102,20 +103,7 @@ fn add_heads<S: Simd, const Q: usize, const K: usize>(
     first: usize,
     totals: &mut [S::Lanes; K],
 ) {
-    let mut sums = [[s.splat(0.0); K]; Q];
-    let queries = queries.map(|query| &query[..keys.len()]);
-    for (dimension, row) in keys.iter().enumerate() {
-        let mut lanes = [s.splat(0.0); K];
-        for k in 0..K {
-            lanes[k] = s.load(&row[first + k]);
-        }
-        for q in 0..Q {
-            let factor = s.splat(queries[q][dimension]);
-            for k in 0..K {
-                sums[q][k] = s.fma(factor, lanes[k], sums[q][k]);
-            }
-        }
-    }
+    let sums = dots::<S, Q, K>(s, keys, queries, first);
     let zero = s.splat(0.0);
     for q in 0..Q {
         let weight = s.splat(weights[q]);

@@ -10,15 +10,14 @@ use crate::vector::simd::{LANES, Simd};
 /// Scores of one query vector, later its weights.
 pub(super) type Scores = [[f32; LANES]; KEY_VECTORS];
 
-/// `scores[q][vector] = sum over dimensions of queries[q] * keys`, for `K` vectors from `first` on.
+/// Dot products of `Q` query vectors with `K` vectors of keys from `first` on, each in the order of the dimensions.
 #[inline(always)]
-pub(super) fn score_tile<S: Simd, const Q: usize, const K: usize>(
+pub(super) fn dots<S: Simd, const Q: usize, const K: usize>(
     s: S,
     keys: &[KeyRow],
     queries: [&[f32]; Q],
     first: usize,
-    scores: &mut [Scores],
-) {
+) -> [[S::Lanes; K]; Q] {
     let mut sums = [[s.splat(0.0); K]; Q];
     let queries = queries.map(|query| &query[..keys.len()]);
     for (dimension, row) in keys.iter().enumerate() {
@@ -33,6 +32,19 @@ pub(super) fn score_tile<S: Simd, const Q: usize, const K: usize>(
             }
         }
     }
+    sums
+}
+
+/// `scores[q][vector] = sum over dimensions of queries[q] * keys`, for `K` vectors from `first` on.
+#[inline(always)]
+pub(super) fn score_tile<S: Simd, const Q: usize, const K: usize>(
+    s: S,
+    keys: &[KeyRow],
+    queries: [&[f32]; Q],
+    first: usize,
+    scores: &mut [Scores],
+) {
+    let sums = dots::<S, Q, K>(s, keys, queries, first);
     for q in 0..Q {
         for k in 0..K {
             s.store(sums[q][k], &mut scores[q][first + k]);

@@ -120,7 +120,7 @@ instantiate! {
         head: usize,
         state: &mut [[f32; LANES]],
         out: &SharedSlice<'_, f32>,
-    ) => per_head_body { avx512: [2], others: [1] }
+    ) => one_head { avx512: [2, false], others: [1, false] }
 }
 
 instantiate! {
@@ -130,31 +130,7 @@ instantiate! {
         head: usize,
         state: &mut [[f32; LANES]],
         out: &SharedSlice<'_, f32>,
-    ) => per_channel_body { avx512: [2], others: [1] }
-}
-
-#[inline(always)]
-fn per_head_body<S: Simd, const V: usize>(
-    s: S,
-    shape: DeltaShape,
-    input: &DeltaRows<'_>,
-    head: usize,
-    state: &mut [[f32; LANES]],
-    out: &SharedSlice<'_, f32>,
-) {
-    one_head::<S, V, false>(s, shape, input, head, state, out);
-}
-
-#[inline(always)]
-fn per_channel_body<S: Simd, const V: usize>(
-    s: S,
-    shape: DeltaShape,
-    input: &DeltaRows<'_>,
-    head: usize,
-    state: &mut [[f32; LANES]],
-    out: &SharedSlice<'_, f32>,
-) {
-    one_head::<S, V, true>(s, shape, input, head, state, out);
+    ) => one_head { avx512: [2, true], others: [1, true] }
 }
 
 /// All columns of one head, `V` vectors of them at a time.

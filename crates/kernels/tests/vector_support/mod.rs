@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 use coldpress_kernels::{Isa, Kernels};
+use coldpress_workers::{Team, Workers};
 
 /// Lengths around the sixteen lanes and beyond the size that is cut over threads.
 pub const LENGTHS: [usize; 11] = [1, 2, 15, 16, 17, 31, 33, 64, 100, 1023, 70_001];
@@ -41,4 +42,26 @@ pub fn ulps(found: f32, exact: f64) -> f64 {
 /// Bits with all NaNs alike: the payload of a NaN is not part of any promise.
 pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() }).collect()
+}
+
+/// Runs `operation` with every kernel and 1 to 3 threads; returns what plain Rust on one thread gives.
+pub fn same_everywhere(name: &str, operation: impl Fn(&Team<'_>, Kernels) -> Vec<f32>) -> Vec<f32> {
+    let scalar = Kernels::for_isa(Isa::Scalar).expect("plain Rust runs everywhere");
+    let expected = Workers::new(1).enter(|team| operation(team, scalar));
+    for threads in 1..=3 {
+        let workers = Workers::new(threads);
+        for kernels in all_kernels() {
+            let found = workers.enter(|team| bits(&operation(team, kernels)));
+            assert!(found == bits(&expected), "{name} differs on {} with {threads} threads", kernels.isa());
+        }
+    }
+    expected
+}
+
+/// Whether every number lies within `bound` of the exact one.
+pub fn assert_close(found: &[f32], exact: &[f64], bound: f64, place: &str) {
+    assert_eq!(found.len(), exact.len());
+    for (index, (found, exact)) in found.iter().zip(exact).enumerate() {
+        assert!((f64::from(*found) - exact).abs() <= bound, "{place} {index}: {found:e}, not {exact:e}");
+    }
 }
