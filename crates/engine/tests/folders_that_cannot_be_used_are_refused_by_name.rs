@@ -2,10 +2,21 @@
 //! key and value, or the tensor.
 
 use coldpress::LoadConfiguration;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::checkpoint::{Checkpoint, Reference};
 use crate::families::{CODES, exact, refusal};
+
+/// Each family with another value under a key is refused with a message that has the last part in it and names the file.
+fn refused_with(cases: &[(&str, &str, Value, &str)]) {
+    for (name, key, value, part) in cases {
+        let Some(reference) = Reference::open(name) else { continue };
+        let mut checkpoint = Checkpoint::read(&reference.folder);
+        checkpoint.config[*key] = value.clone();
+        let error = refusal(&checkpoint);
+        assert!(error.contains(part) && error.contains("config.json"), "{name} with {key}: {error}");
+    }
+}
 
 #[test]
 fn what_gpt_oss_asks_for_and_is_not_computed_is_refused() {
@@ -17,13 +28,7 @@ fn what_gpt_oss_asks_for_and_is_not_computed_is_refused() {
         (CODES, "intermediate_size", json!(32), "the metadata asks for"),
         (CODES, "hidden_size", json!(48), "the metadata asks for"),
     ];
-    for (name, key, value, part) in cases {
-        let Some(reference) = Reference::open(name) else { continue };
-        let mut checkpoint = Checkpoint::read(&reference.folder);
-        checkpoint.config[key] = value;
-        let error = refusal(&checkpoint);
-        assert!(error.contains(part) && error.contains("config.json"), "{name} with {key}: {error}");
-    }
+    refused_with(&cases);
 }
 
 #[test]
@@ -79,13 +84,7 @@ fn what_is_not_computed_is_refused_by_key_and_value() {
         ("gemma3", "final_logit_softcapping", json!(30.0), "final_logit_softcapping is float64 30"),
         ("gemma3", "layer_types", json!(["full_attention"]), "layer_types has 1 entries for 7 layers"),
     ];
-    for (name, key, value, part) in cases {
-        let Some(reference) = Reference::open(name) else { continue };
-        let mut checkpoint = Checkpoint::read(&reference.folder);
-        checkpoint.config[key] = value;
-        let error = refusal(&checkpoint);
-        assert!(error.contains(part) && error.contains("config.json"), "{name} with {key}: {error}");
-    }
+    refused_with(&cases);
 }
 
 #[test]

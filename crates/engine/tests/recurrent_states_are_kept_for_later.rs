@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::asking::{Told, ask, was_cancelled};
+use crate::asking::{self, Told, ask, tiny_prompt as prompt, was_cancelled};
 use crate::common::{fixture, load};
 use coldpress::service::{Event, Request, Service, ServiceClient, Serving};
 use coldpress::{Bytes, GenerateOptions, LoadConfiguration, Residency, Runtime, Silent};
@@ -36,15 +36,8 @@ fn service(serving: Serving) -> Service {
     Service::start(runtime(serving)).expect("starts")
 }
 
-/// Ids that differ from those of other seeds from the first on.
-fn prompt(seed: u32, tokens: usize) -> Vec<u32> {
-    (0..tokens as u32).map(|index| 10 + (seed * 37 + index * 7 + index * index * (seed + 3)) % 270).collect()
-}
-
 fn request(ids: &[u32]) -> Request {
-    let mut request = Request::new(ids.to_vec(), ANSWER);
-    request.ignore_eos = true;
-    request
+    asking::request(ids.to_vec(), ANSWER)
 }
 
 fn tell(client: &ServiceClient, ids: &[u32]) -> Told {

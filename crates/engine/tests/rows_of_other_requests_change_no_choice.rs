@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::mpsc::channel;
 
-use crate::asking::{Asked, PATIENCE, ask, was_cancelled};
+use crate::asking::{self, Asked, PATIENCE, ask, tiny_prompt as prompt, was_cancelled};
 use crate::checkpoint::Reference;
 use crate::common::load;
 use coldpress::service::{Event, Request, Service, Serving};
@@ -27,15 +27,8 @@ fn configuration(parallel: usize) -> LoadConfiguration {
         .serving(serving)
 }
 
-/// Ids that differ from those of other seeds from the first on.
-fn prompt(seed: u32, tokens: usize) -> Vec<u32> {
-    (0..tokens as u32).map(|index| 10 + (seed * 37 + index * 7 + index * index * (seed + 3)) % 270).collect()
-}
-
 fn request(ids: &[u32]) -> Request {
-    let mut request = Request::new(ids.to_vec(), ANSWER);
-    request.ignore_eos = true;
-    request
+    asking::request(ids.to_vec(), ANSWER)
 }
 
 fn alone(folder: &Path, ids: &[u32]) -> Vec<u32> {

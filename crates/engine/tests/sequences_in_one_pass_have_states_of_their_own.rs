@@ -5,7 +5,7 @@
 use coldpress::service::{Request, Service, Serving};
 use coldpress::{Bytes, GenerateOptions, LoadConfiguration, Silent};
 
-use crate::asking::ask;
+use crate::asking::{self, ask, tiny_prompt as prompt};
 use crate::checkpoint::Reference;
 use crate::common::load;
 use crate::families::{bits, exact, logits_of};
@@ -19,10 +19,6 @@ const SEQUENCES: u32 = 6;
 /// More rows than a mixer gets at a time.
 const LONG: usize = 300;
 
-fn prompt(seed: u32, tokens: usize) -> Vec<u32> {
-    (0..tokens as u32).map(|index| 10 + (seed * 37 + index * 7 + index * index * (seed + 3)) % 270).collect()
-}
-
 fn configuration(parallel: usize) -> LoadConfiguration {
     let serving =
         Serving { parallel, kv_positions: Some(4096), request_bytes: Bytes(8 << 20), ..Serving::default() };
@@ -31,9 +27,7 @@ fn configuration(parallel: usize) -> LoadConfiguration {
 
 /// Sequence `index`: longer than those before it, and so is its answer.
 fn request(index: u32) -> Request {
-    let mut request = Request::new(prompt(index, 3 + 53 * index as usize), 12 + index as usize);
-    request.ignore_eos = true;
-    request
+    asking::request(prompt(index, 3 + 53 * index as usize), 12 + index as usize)
 }
 
 #[test]
