@@ -45,6 +45,18 @@ impl HuggingFace {
     }
 }
 
+/// Two lists as one, for families that add to what others have; `N` is the length of both.
+pub(crate) const fn joined<T: Copy, const N: usize>(first: &[T], second: &[T]) -> [T; N] {
+    assert!(first.len() + second.len() == N);
+    let mut all = [first[0]; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < first.len() { first[at] } else { second[at - first.len()] };
+        at += 1;
+    }
+    all
+}
+
 /// What a key may say.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Accepted {

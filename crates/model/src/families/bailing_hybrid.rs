@@ -11,9 +11,9 @@ use super::latent::{self, Dimensions};
 use super::{Family, Outline, blocks, deepseek2, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::names::{Accepted, HuggingFace};
-use crate::recurrent::RecurrentSpec;
-use crate::spec::{AttentionKind, LayerSpec, RopePairing};
+use crate::latent::LatentSpec;
+use crate::names::{Accepted, HuggingFace, joined};
+use crate::spec::RopePairing;
 
 pub(super) const FAMILY: Family = Family {
     gguf: "bailingmoe3",
@@ -26,39 +26,36 @@ pub(super) const FAMILY: Family = Family {
     describe,
 };
 
-const KEYS: &[(&str, &str)] = &[
-    ("context_length", "model_max_length"),
-    ("context_length", "max_position_embeddings"),
-    ("attention.kv_lora_rank", "kv_lora_rank"),
-    ("attention.q_lora_rank", "q_lora_rank"),
-    ("attention.query_length", "qk_head_dim"),
-    ("attention.key_length", "qk_nope_head_dim"),
-    ("attention.value_length", "v_head_dim"),
-    ("attention.layer_kinds", "layer_types"),
-    ("rope.dimension_count", "qk_rope_head_dim"),
-    ("expert_used_count", "num_experts_per_token"),
-    ("expert_used_count", "num_experts_per_tok"),
-    ("expert_shared_count", "num_shared_experts"),
-    ("expert_shared_count", "n_shared_experts"),
-    ("expert_group_count", "num_expert_group"),
-    ("expert_group_count", "n_group"),
-    ("expert_group_used_count", "topk_group"),
-    ("expert_weights_norm", "moe_renormalize"),
-    ("expert_weights_norm", "norm_topk_prob"),
-    ("expert_weights_scale", "routed_scaling_factor"),
-    ("leading_dense_block_count", "first_k_dense_replace"),
-    ("feed_forward_kinds", "mlp_layer_types"),
-    ("nextn_predict_layers", "num_nextn_predict_layers"),
-    ("nextn_predict_layers", "num_mtp_layers"),
-    ("kda.head_dim", "linear_head_dim"),
-    ("kda.head_dim_of_all", "head_dim"),
-    ("kda.head_count", "linear_num_heads"),
-    ("kda.safe_gate", "kda_safe_gate"),
-    ("kda.gate_lower_bound", "kda_lower_bound"),
-    ("kda.layer_group_size", "layer_group_size"),
-    ("ssm.conv_kernel", "linear_conv_kernel_dim"),
-    ("ssm.conv_kernel", "short_conv_kernel_size"),
-];
+const KEYS: &[(&str, &str)] = &joined::<_, 31>(
+    latent::KEYS,
+    &[
+        ("context_length", "model_max_length"),
+        ("context_length", "max_position_embeddings"),
+        ("attention.layer_kinds", "layer_types"),
+        ("expert_used_count", "num_experts_per_token"),
+        ("expert_used_count", "num_experts_per_tok"),
+        ("expert_shared_count", "num_shared_experts"),
+        ("expert_shared_count", "n_shared_experts"),
+        ("expert_group_count", "num_expert_group"),
+        ("expert_group_count", "n_group"),
+        ("expert_group_used_count", "topk_group"),
+        ("expert_weights_norm", "moe_renormalize"),
+        ("expert_weights_norm", "norm_topk_prob"),
+        ("expert_weights_scale", "routed_scaling_factor"),
+        ("leading_dense_block_count", "first_k_dense_replace"),
+        ("feed_forward_kinds", "mlp_layer_types"),
+        ("nextn_predict_layers", "num_nextn_predict_layers"),
+        ("nextn_predict_layers", "num_mtp_layers"),
+        ("kda.head_dim", "linear_head_dim"),
+        ("kda.head_dim_of_all", "head_dim"),
+        ("kda.head_count", "linear_num_heads"),
+        ("kda.safe_gate", "kda_safe_gate"),
+        ("kda.gate_lower_bound", "kda_lower_bound"),
+        ("kda.layer_group_size", "layer_group_size"),
+        ("ssm.conv_kernel", "linear_conv_kernel_dim"),
+        ("ssm.conv_kernel", "short_conv_kernel_size"),
+    ],
+);
 
 const TENSORS: &[(&str, &str)] = &[
     ("token_embd", "model.word_embeddings"),
@@ -107,42 +104,16 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let rope = rope(builder, RopePairing::Interleaved, dimensions.rotary)?;
     let sizes = kimi_delta(builder)?;
     let recurrent = recurrent_layers(builder, frame.layer_count)?;
-    let routed = deepseek2::routed_layers(builder, frame.layer_count)?;
-    let mut layers = Vec::new();
-    for (layer, recurrent) in recurrent.into_iter().enumerate() {
-        let attention = match recurrent {
-            true => {
-                let mixer = delta_rule::kimi_delta(builder, layer, hidden, sizes)?;
-                AttentionKind::Recurrent(RecurrentSpec::KimiDelta(mixer))
-            }
-            false => {
-                let scale = dimensions.usual_scale();
-                let mut attention = latent::attention(builder, layer, hidden, &dimensions, scale)?;
-                let gate = format!("blk.{layer}.attn_gate");
-                attention.gate = Some(builder.linear(&gate, dimensions.heads, hidden)?);
-                AttentionKind::Latent(attention)
-            }
-        };
-        layers.push(LayerSpec {
-            attention_norm: builder.norm(&format!("blk.{layer}.attn_norm"), hidden)?,
-            attention,
-            attention_result_norm: None,
-            feed_forward_norm: builder.norm(&format!("blk.{layer}.ffn_norm"), hidden)?,
-            feed_forward: match routed(layer) {
-                true => deepseek2::mixture(builder, layer, hidden, &router)?,
-                false => blocks::dense(builder, layer, hidden)?,
-            },
-            feed_forward_result_norm: None,
-        });
-    }
+    let layers = delta_rule::kimi_layers(builder, hidden, recurrent, sizes, &router, |builder, layer| {
+        let attention = latent::attention(builder, layer, hidden, &dimensions, dimensions.usual_scale())?;
+        let gate = builder.linear(&format!("blk.{layer}.attn_gate"), dimensions.heads, hidden)?;
+        Ok(LatentSpec { gate: Some(gate), ..attention })
+    })?;
     Ok(Outline { frame, ropes: vec![rope], layers })
 }
 
 fn kimi_delta(builder: &SpecBuilder<'_>) -> Result<KimiDelta, ModelError> {
-    let heads = match builder.optional_dimension("kda.head_count")? {
-        Some(heads) => heads,
-        None => builder.dimension("attention.head_count")?,
-    };
+    let heads = delta_rule::kimi_heads(builder)?;
     // Configurations that transformers writes have another number under the second key.
     let of_all = builder.by_source(None, builder.optional_dimension("kda.head_dim_of_all")?);
     let head_dim = match (builder.optional_dimension("kda.head_dim")?, of_all) {
@@ -166,11 +137,7 @@ fn kimi_delta(builder: &SpecBuilder<'_>) -> Result<KimiDelta, ModelError> {
 fn recurrent_layers(builder: &SpecBuilder<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
     let group = builder.optional_dimension("kda.layer_group_size")?;
     match (delta_rule::recurrent_layers(builder, layers)?, group) {
-        (Some(recurrent), _) => Ok(recurrent),
         (None, Some(group)) => Ok((0..layers).map(|layer| (layer + 1) % group != 0).collect()),
-        (None, None) => {
-            let name = builder.by_source("attention.head_count_kv", "attention.layer_kinds");
-            Err(builder.bad(format!("{} is missing: it says which layers attend", builder.key(name)?)))
-        }
+        _ => delta_rule::stated_recurrent_layers(builder, layers),
     }
 }

@@ -10,7 +10,7 @@ use super::latent::{self, Dimensions, Indexer};
 use super::{Family, Outline, sigmoid_router, yarn};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::names::{Accepted, HuggingFace};
+use crate::names::{Accepted, HuggingFace, joined};
 use crate::spec::{
     AttentionKind, FeedForwardSpec, GroupScore, LayerSpec, Renormalize, RopePairing, RopeSpec, RouterGroups,
     RouterScores,
@@ -55,65 +55,57 @@ pub(super) const GLM_WITH_INDEXER: Family = Family {
     describe: |builder| describe(builder, Some(RopePairing::Interleaved)),
 };
 
-const KEYS: &[(&str, &str)] = &[
-    ("attention.kv_lora_rank", "kv_lora_rank"),
-    ("attention.q_lora_rank", "q_lora_rank"),
-    ("attention.query_length", "qk_head_dim"),
-    ("attention.key_length", "qk_nope_head_dim"),
-    ("attention.value_length", "v_head_dim"),
-    ("rope.dimension_count", "qk_rope_head_dim"),
-    ("rope.interleaved", "rope_interleave"),
-    ("expert_count", "n_routed_experts"),
-    ("expert_shared_count", "n_shared_experts"),
-    ("expert_group_count", "n_group"),
-    ("expert_group_used_count", "topk_group"),
-    ("expert_group_method", "topk_method"),
-    ("expert_weights_scale", "routed_scaling_factor"),
-    ("leading_dense_block_count", "first_k_dense_replace"),
-    ("feed_forward_kinds", "mlp_layer_types"),
-    ("nextn_predict_layers", "num_nextn_predict_layers"),
-    yarn::KEYS[0],
-    yarn::KEYS[1],
-    yarn::KEYS[2],
-    yarn::KEYS[3],
-    ("rope.scaling.mscale", "rope_scaling.mscale"),
-    ("rope.scaling.mscale", "rope_parameters.mscale"),
-    ("rope.scaling.mscale_all_dim", "rope_scaling.mscale_all_dim"),
-    ("rope.scaling.mscale_all_dim", "rope_parameters.mscale_all_dim"),
-    ("rope.scaling.attn_factor", "rope_scaling.attention_factor"),
-    ("rope.scaling.attn_factor", "rope_parameters.attention_factor"),
-    yarn::KEYS[4],
-    yarn::KEYS[5],
-    ("attention.indexer.head_count", "index_n_heads"),
-    ("attention.indexer.key_length", "index_head_dim"),
-    ("attention.indexer.top_k", "index_topk"),
-    ("attention.indexer.types", "indexer_types"),
-    ("indexer_pattern", "index_topk_pattern"),
-    ("indexer_every", "index_topk_freq"),
-    ("indexer_shared_from", "index_skip_topk_offset"),
-];
+const KEYS: &[(&str, &str)] = &joined::<_, 35>(
+    latent::KEYS,
+    &[
+        ("rope.interleaved", "rope_interleave"),
+        ("expert_count", "n_routed_experts"),
+        ("expert_shared_count", "n_shared_experts"),
+        ("expert_group_count", "n_group"),
+        ("expert_group_used_count", "topk_group"),
+        ("expert_group_method", "topk_method"),
+        ("expert_weights_scale", "routed_scaling_factor"),
+        ("leading_dense_block_count", "first_k_dense_replace"),
+        ("feed_forward_kinds", "mlp_layer_types"),
+        ("nextn_predict_layers", "num_nextn_predict_layers"),
+        yarn::KEYS[0],
+        yarn::KEYS[1],
+        yarn::KEYS[2],
+        yarn::KEYS[3],
+        ("rope.scaling.mscale", "rope_scaling.mscale"),
+        ("rope.scaling.mscale", "rope_parameters.mscale"),
+        ("rope.scaling.mscale_all_dim", "rope_scaling.mscale_all_dim"),
+        ("rope.scaling.mscale_all_dim", "rope_parameters.mscale_all_dim"),
+        ("rope.scaling.attn_factor", "rope_scaling.attention_factor"),
+        ("rope.scaling.attn_factor", "rope_parameters.attention_factor"),
+        yarn::KEYS[4],
+        yarn::KEYS[5],
+        ("attention.indexer.head_count", "index_n_heads"),
+        ("attention.indexer.key_length", "index_head_dim"),
+        ("attention.indexer.top_k", "index_topk"),
+        ("attention.indexer.types", "indexer_types"),
+        ("indexer_pattern", "index_topk_pattern"),
+        ("indexer_every", "index_topk_freq"),
+        ("indexer_shared_from", "index_skip_topk_offset"),
+    ],
+);
 
-const TENSORS: &[(&str, &str)] = &[
-    ("blk.attn_q_a", "self_attn.q_a_proj"),
-    ("blk.attn_q_a_norm", "self_attn.q_a_layernorm"),
-    ("blk.attn_q_b", "self_attn.q_b_proj"),
-    ("blk.attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
-    ("blk.attn_kv_a_norm", "self_attn.kv_a_layernorm"),
-    ("blk.attn_kv_b", "self_attn.kv_b_proj"),
-    ("blk.exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
-    ("blk.ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
-    ("blk.ffn_up_shexp", "mlp.shared_experts.up_proj"),
-    ("blk.ffn_down_shexp", "mlp.shared_experts.down_proj"),
-    ("blk.indexer.attn_q_b", "self_attn.indexer.wq_b"),
-    ("blk.indexer.attn_k", "self_attn.indexer.wk"),
-    ("blk.indexer.k_norm", "self_attn.indexer.k_norm"),
-    ("blk.indexer.proj", "self_attn.indexer.weights_proj"),
-];
+const TENSORS: &[(&str, &str)] = &joined::<_, 14>(
+    latent::TENSORS,
+    &[
+        ("blk.exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
+        ("blk.ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+        ("blk.ffn_up_shexp", "mlp.shared_experts.up_proj"),
+        ("blk.ffn_down_shexp", "mlp.shared_experts.down_proj"),
+        ("blk.indexer.attn_q_b", "self_attn.indexer.wq_b"),
+        ("blk.indexer.attn_k", "self_attn.indexer.wk"),
+        ("blk.indexer.k_norm", "self_attn.indexer.k_norm"),
+        ("blk.indexer.proj", "self_attn.indexer.weights_proj"),
+    ],
+);
 
-/// V2 does not renormalise. The rest: `head_dim` is that of the rotation, all heads have keys, and what concerns training.
-const SOFTMAX: &[(&str, Accepted)] = &[
-    ("scoring_func", Accepted::Text(&["softmax"])),
-    ("norm_topk_prob", Accepted::Flag(false)),
+/// `head_dim` is that of the rotation, all heads have keys, and what concerns training.
+const USUAL: &[(&str, Accepted)] = &[
     ("moe_layer_freq", Accepted::Integer(1)),
     ("head_dim", Accepted::Anything),
     ("num_key_value_heads", Accepted::Anything),
@@ -122,44 +114,24 @@ const SOFTMAX: &[(&str, Accepted)] = &[
     ("seq_aux", Accepted::Anything),
 ];
 
-/// As [`SOFTMAX`] for the others.
-const SIGMOID: &[(&str, Accepted)] = &[
-    ("scoring_func", Accepted::Text(&["sigmoid"])),
-    ("topk_method", Accepted::Text(&["noaux_tc"])),
-    ("moe_layer_freq", Accepted::Integer(1)),
-    ("head_dim", Accepted::Anything),
-    ("num_key_value_heads", Accepted::Anything),
-    ("aux_loss_alpha", Accepted::Anything),
-    ("ep_size", Accepted::Anything),
-    ("seq_aux", Accepted::Anything),
-];
+/// V2 does not renormalise.
+const SOFTMAX: &[(&str, Accepted)] = &joined::<_, 8>(
+    USUAL,
+    &[("scoring_func", Accepted::Text(&["softmax"])), ("norm_topk_prob", Accepted::Flag(false))],
+);
 
-/// As [`SIGMOID`] with an indexer in all layers.
-const INDEXED: &[(&str, Accepted)] = &[
-    ("layer_types", Accepted::Text(&["indexed_attention"])),
-    ("scoring_func", Accepted::Text(&["sigmoid"])),
-    ("topk_method", Accepted::Text(&["noaux_tc"])),
-    ("moe_layer_freq", Accepted::Integer(1)),
-    ("head_dim", Accepted::Anything),
-    ("num_key_value_heads", Accepted::Anything),
-    ("aux_loss_alpha", Accepted::Anything),
-    ("ep_size", Accepted::Anything),
-    ("seq_aux", Accepted::Anything),
-];
+const SIGMOID: &[(&str, Accepted)] = &joined::<_, 8>(
+    USUAL,
+    &[("scoring_func", Accepted::Text(&["sigmoid"])), ("topk_method", Accepted::Text(&["noaux_tc"]))],
+);
+
+/// With an indexer in all layers.
+const INDEXED: &[(&str, Accepted)] =
+    &joined::<_, 9>(SIGMOID, &[("layer_types", Accepted::Text(&["indexed_attention"]))]);
 
 /// The same for GLM, where the pairs of its rotary embedding are neighbours.
-const INDEXED_GLM: &[(&str, Accepted)] = &[
-    ("layer_types", Accepted::Text(&["indexed_attention"])),
-    ("indexer_rope_interleave", Accepted::Flag(true)),
-    ("scoring_func", Accepted::Text(&["sigmoid"])),
-    ("topk_method", Accepted::Text(&["noaux_tc"])),
-    ("moe_layer_freq", Accepted::Integer(1)),
-    ("head_dim", Accepted::Anything),
-    ("num_key_value_heads", Accepted::Anything),
-    ("aux_loss_alpha", Accepted::Anything),
-    ("ep_size", Accepted::Anything),
-    ("seq_aux", Accepted::Anything),
-];
+const INDEXED_GLM: &[(&str, Accepted)] =
+    &joined::<_, 10>(INDEXED, &[("indexer_rope_interleave", Accepted::Flag(true))]);
 
 /// Added to the sum that weights are divided by.
 const SUM_EPSILON: f32 = 1e-20;

@@ -2,11 +2,14 @@
 
 use coldpress_kernels::recurrent::{DecayRule, DeltaShape, GateActivation, KeyHeads};
 
+use super::blocks;
+use super::deepseek2::{self, Router};
 use super::layer_kinds::texts;
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::recurrent::{DecayRate, DeltaRuleSpec, GateProjection, KimiDeltaSpec};
-use crate::spec::VectorHandle;
+use crate::latent::LatentSpec;
+use crate::recurrent::{DecayRate, DeltaRuleSpec, GateProjection, KimiDeltaSpec, RecurrentSpec};
+use crate::spec::{AttentionKind, LayerSpec, VectorHandle};
 
 /// Columns of a state that are computed side by side.
 const VALUE_COLUMNS: usize = 16;
@@ -43,6 +46,62 @@ pub(super) fn recurrent_layers(
     Ok(heads.map(|heads| heads.into_iter().map(|heads| heads == 0).collect()))
 }
 
+/// As [`recurrent_layers`] for families that have no other way to tell.
+pub(super) fn stated_recurrent_layers(
+    builder: &SpecBuilder<'_>,
+    layers: usize,
+) -> Result<Vec<bool>, ModelError> {
+    match recurrent_layers(builder, layers)? {
+        Some(recurrent) => Ok(recurrent),
+        None => {
+            let name = builder.by_source("attention.head_count_kv", "attention.layer_kinds");
+            Err(builder.bad(format!("{} is missing: it says which layers attend", builder.key(name)?)))
+        }
+    }
+}
+
+/// Heads of Kimi Delta Attention: those of attention where a file does not say more.
+pub(super) fn kimi_heads(builder: &SpecBuilder<'_>) -> Result<usize, ModelError> {
+    match builder.optional_dimension("kda.head_count")? {
+        Some(heads) => Ok(heads),
+        None => builder.dimension("attention.head_count"),
+    }
+}
+
+/// Layers with Kimi Delta Attention where `recurrent` says so, and elsewhere the latent attention that `attention` reads; then dense
+/// networks and mixtures as in DeepSeek-V3.
+pub(super) fn kimi_layers(
+    builder: &mut SpecBuilder<'_>,
+    hidden: usize,
+    recurrent: Vec<bool>,
+    sizes: KimiDelta,
+    router: &Router,
+    mut attention: impl FnMut(&mut SpecBuilder<'_>, usize) -> Result<LatentSpec, ModelError>,
+) -> Result<Vec<LayerSpec>, ModelError> {
+    let routed = deepseek2::routed_layers(builder, recurrent.len())?;
+    let layers = recurrent.into_iter().enumerate().map(|(layer, recurrent)| {
+        let attention = match recurrent {
+            true => {
+                let mixer = kimi_delta(builder, layer, hidden, sizes)?;
+                AttentionKind::Recurrent(RecurrentSpec::KimiDelta(mixer))
+            }
+            false => AttentionKind::Latent(attention(builder, layer)?),
+        };
+        Ok(LayerSpec {
+            attention_norm: builder.norm(&format!("blk.{layer}.attn_norm"), hidden)?,
+            attention,
+            attention_result_norm: None,
+            feed_forward_norm: builder.norm(&format!("blk.{layer}.ffn_norm"), hidden)?,
+            feed_forward: match routed(layer) {
+                true => deepseek2::mixture(builder, layer, hidden, router)?,
+                false => blocks::dense(builder, layer, hidden)?,
+            },
+            feed_forward_result_norm: None,
+        })
+    });
+    layers.collect()
+}
+
 /// Sizes of Kimi Delta Attention and its rule for decays.
 #[derive(Clone, Copy)]
 pub(super) struct KimiDelta {
@@ -53,7 +112,7 @@ pub(super) struct KimiDelta {
 }
 
 /// The mixer of layer `layer`. Projections to decays and gates have a low rank where there is a second matrix for them.
-pub(super) fn kimi_delta(
+fn kimi_delta(
     builder: &mut SpecBuilder<'_>,
     layer: usize,
     hidden: usize,

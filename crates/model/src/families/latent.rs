@@ -12,6 +12,26 @@ use crate::error::ModelError;
 use crate::indexer::{IndexerSpec, Selection};
 use crate::latent::{LatentQuery, LatentSpec};
 
+/// Sizes in configurations.
+pub(super) const KEYS: &[(&str, &str)] = &[
+    ("attention.kv_lora_rank", "kv_lora_rank"),
+    ("attention.q_lora_rank", "q_lora_rank"),
+    ("attention.query_length", "qk_head_dim"),
+    ("attention.key_length", "qk_nope_head_dim"),
+    ("attention.value_length", "v_head_dim"),
+    ("rope.dimension_count", "qk_rope_head_dim"),
+];
+
+/// Projections in checkpoints.
+pub(super) const TENSORS: &[(&str, &str)] = &[
+    ("blk.attn_q_a", "self_attn.q_a_proj"),
+    ("blk.attn_q_a_norm", "self_attn.q_a_layernorm"),
+    ("blk.attn_q_b", "self_attn.q_b_proj"),
+    ("blk.attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+    ("blk.attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+    ("blk.attn_kv_b", "self_attn.kv_b_proj"),
+];
+
 /// Epsilon of the norms of latents and of index keys in the reference, whatever the configuration says about the other norms.
 const LATENT_EPSILON: f32 = 1e-6;
 

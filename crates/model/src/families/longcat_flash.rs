@@ -10,7 +10,7 @@ use super::latent::{self, Dimensions};
 use super::{Family, Outline, yarn};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::names::{Accepted, HuggingFace};
+use crate::names::{Accepted, HuggingFace, joined};
 use crate::spec::{
     AttentionKind, FeedForwardSpec, GatedFeedForwardSpec, LayerSpec, Renormalize, RopePairing, RouterScores,
 };
@@ -26,22 +26,19 @@ pub(super) const FAMILY: Family = Family {
     describe,
 };
 
-const KEYS: &[(&str, &str)] = &[
-    ("block_count", "num_layers"),
-    ("halves", "num_hidden_layers"),
-    ("feed_forward_length", "ffn_hidden_size"),
-    ("attention.kv_lora_rank", "kv_lora_rank"),
-    ("attention.q_lora_rank", "q_lora_rank"),
-    ("attention.query_length", "qk_head_dim"),
-    ("attention.key_length", "qk_nope_head_dim"),
-    ("attention.value_length", "v_head_dim"),
-    ("rope.dimension_count", "qk_rope_head_dim"),
-    ("expert_count", "n_routed_experts"),
-    ("expert_identity_count", "zero_expert_num"),
-    ("expert_used_count", "moe_topk"),
-    ("expert_feed_forward_length", "expert_ffn_hidden_size"),
-    ("expert_weights_scale", "routed_scaling_factor"),
-];
+const KEYS: &[(&str, &str)] = &joined::<_, 14>(
+    latent::KEYS,
+    &[
+        ("block_count", "num_layers"),
+        ("halves", "num_hidden_layers"),
+        ("feed_forward_length", "ffn_hidden_size"),
+        ("expert_count", "n_routed_experts"),
+        ("expert_identity_count", "zero_expert_num"),
+        ("expert_used_count", "moe_topk"),
+        ("expert_feed_forward_length", "expert_ffn_hidden_size"),
+        ("expert_weights_scale", "routed_scaling_factor"),
+    ],
+);
 
 const TENSORS: &[(&str, &str)] = &[
     ("blk.0.attn_norm", "input_layernorm.0"),

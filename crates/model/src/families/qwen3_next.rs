@@ -8,12 +8,12 @@
 
 use coldpress_kernels::recurrent::{DecayRule, DeltaShape, GateActivation, KeyHeads};
 
-use super::blocks::{self, Norms, Recipe, SharedOptions};
+use super::blocks::{self, MoeOptions, Norms, Recipe, SharedOptions};
 use super::layer_kinds::texts;
 use super::{Family, Outline, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::names::{Accepted, HuggingFace};
+use crate::names::{Accepted, HuggingFace, joined};
 use crate::recurrent::{DecayRate, DeltaRuleSpec, GatedDeltaSpec, Projections, RecurrentSpec};
 use crate::spec::{AttentionKind, LayerSpec, RopePairing};
 
@@ -41,9 +41,9 @@ pub(super) const QWEN3_5: Family = Family {
     describe: |builder| describe(builder, builder.by_source(KeyHeads::InTurns, KeyHeads::Grouped)),
 };
 
-const KEYS: &[(&str, &str)] = &[
+/// Kinds of layers and sizes of a DeltaNet.
+pub(super) const DELTA_KEYS: &[(&str, &str)] = &[
     ("attention.layer_kinds", "layer_types"),
-    ("full_attention_interval", "full_attention_interval"),
     ("ssm.conv_kernel", "linear_conv_kernel_dim"),
     ("ssm.state_size", "linear_key_head_dim"),
     ("ssm.value_size", "linear_value_head_dim"),
@@ -51,11 +51,10 @@ const KEYS: &[(&str, &str)] = &[
     ("ssm.time_step_rank", "linear_num_value_heads"),
 ];
 
-const TENSORS: &[(&str, &str)] = &[
+/// A DeltaNet with its projections apart, and packed experts.
+pub(super) const DELTA_TENSORS: &[(&str, &str)] = &[
     ("blk.attn_qkv", "linear_attn.in_proj_qkv"),
     ("blk.attn_gate", "linear_attn.in_proj_z"),
-    ("blk.ssm_in", "linear_attn.in_proj_qkvz"),
-    ("blk.ssm_ba", "linear_attn.in_proj_ba"),
     ("blk.ssm_alpha", "linear_attn.in_proj_a"),
     ("blk.ssm_beta", "linear_attn.in_proj_b"),
     ("blk.ssm_conv1d", "linear_attn.conv1d"),
@@ -66,6 +65,14 @@ const TENSORS: &[(&str, &str)] = &[
     ("blk.ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"),
     ("blk.ffn_down_exps.weight", "mlp.experts.down_proj"),
 ];
+
+const KEYS: &[(&str, &str)] =
+    &joined::<_, 7>(DELTA_KEYS, &[("full_attention_interval", "full_attention_interval")]);
+
+const TENSORS: &[(&str, &str)] = &joined::<_, 13>(
+    DELTA_TENSORS,
+    &[("blk.ssm_in", "linear_attn.in_proj_qkvz"), ("blk.ssm_ba", "linear_attn.in_proj_ba")],
+);
 
 const ACCEPTED: &[(&str, Accepted)] = &[
     ("layer_types", Accepted::Text(&["linear_attention", "full_attention"])),
@@ -94,13 +101,7 @@ fn describe(builder: &mut SpecBuilder<'_>, key_heads_of: KeyHeads) -> Result<Out
     let recurrent = recurrent_layers(builder, frame.layer_count)?;
     let delta = delta_shape(builder, key_heads_of)?;
     let taps = builder.dimension("ssm.conv_kernel")?;
-    let width = builder.dimension("expert_feed_forward_length")?;
-    let shared_width = builder.dimension("expert_shared_feed_forward_length")?;
-    let renormalize = builder.flag("expert_weights_norm")?.unwrap_or(true);
-    let options = blocks::MoeOptions {
-        shared: Some(SharedOptions { width: shared_width, gated: true }),
-        ..blocks::moe_options(builder, width, Recipe::softmax(renormalize))?
-    };
+    let options = moe_options(builder)?;
     let feed_forward_norm = builder.by_source("post_attention_norm", "ffn_norm");
     let mut layers = Vec::new();
     for (layer, recurrent) in recurrent.into_iter().enumerate() {
@@ -125,6 +126,17 @@ fn describe(builder: &mut SpecBuilder<'_>, key_heads_of: KeyHeads) -> Result<Out
     }
     builder.pass_over_all("mtp.");
     Ok(Outline { frame, ropes: vec![rope], layers })
+}
+
+/// Softmax over all experts, and a shared one behind a gate.
+pub(super) fn moe_options(builder: &SpecBuilder<'_>) -> Result<MoeOptions, ModelError> {
+    let width = builder.dimension("expert_feed_forward_length")?;
+    let shared = builder.dimension("expert_shared_feed_forward_length")?;
+    let renormalize = builder.flag("expert_weights_norm")?.unwrap_or(true);
+    Ok(MoeOptions {
+        shared: Some(SharedOptions { width: shared, gated: true }),
+        ..blocks::moe_options(builder, width, Recipe::softmax(renormalize))?
+    })
 }
 
 /// Per layer, whether it has a state instead of a cache.

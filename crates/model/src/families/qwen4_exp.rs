@@ -8,15 +8,15 @@
 use coldpress_formats::Value;
 use coldpress_kernels::recurrent::{GateActivation, KeyHeads};
 
-use super::blocks::{self, MoeOptions, Norms, Recipe, SharedOptions};
+use super::blocks::{self, Norms};
 use super::layer_kinds::texts;
-use super::qwen3_next::{delta_shape, gated_delta};
+use super::qwen3_next::{DELTA_KEYS, DELTA_TENSORS, delta_shape, gated_delta, moe_options};
 use super::{Family, Outline, rope::rope};
 use crate::block_sparse::BlockIndexSpec;
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::low_rank_mixer::LowRankMixer;
-use crate::names::{Accepted, HuggingFace};
+use crate::names::{Accepted, HuggingFace, joined};
 use crate::ngram::{NGRAM_MAX, NgramShape, NgramSpec};
 use crate::ple::{PleNorms, PleSpec};
 use crate::recurrent::{GatedDeltaSpec, RecurrentSpec};
@@ -35,70 +35,59 @@ pub(super) const FAMILY: Family = Family {
     describe,
 };
 
-const KEYS: &[(&str, &str)] = &[
-    ("attention.layer_kinds", "layer_types"),
-    ("ssm.conv_kernel", "linear_conv_kernel_dim"),
-    ("ssm.state_size", "linear_key_head_dim"),
-    ("ssm.value_size", "linear_value_head_dim"),
-    ("ssm.group_count", "linear_num_key_heads"),
-    ("ssm.time_step_rank", "linear_num_value_heads"),
-    ("ssm.gate", "output_gate_type"),
-    ("streams.count", "hc_count"),
-    ("streams.rank", "hc_lowrank"),
-    ("indexer.heads", "indexer_n_heads"),
-    ("indexer.key_heads", "indexer_kv_heads"),
-    ("indexer.key_length", "indexer_head_dim"),
-    ("indexer.budget", "indexer_budget"),
-    ("indexer.block", "indexer_compress_ratio"),
-    ("ngram.layers", "ple_layer_ids"),
-    ("ngram.width", "ple_embed_dim"),
-    ("ngram.taps", "ple_conv_kernel_size"),
-    ("ngram.size", "ngram_size"),
-    ("ngram.heads", "heads_per_ngram"),
-    ("ngram.rows", "ngram_vocab_size_base"),
-    ("ngram.rows_multiple", "make_ngram_vocab_size_divisible_by"),
-    ("ngram.seed", "seed"),
-    ("ngram.shards", "split_ngram_parts"),
-    ("ngram.end_of_text", "eos_token_id"),
-];
+const KEYS: &[(&str, &str)] = &joined::<_, 24>(
+    DELTA_KEYS,
+    &[
+        ("ssm.gate", "output_gate_type"),
+        ("streams.count", "hc_count"),
+        ("streams.rank", "hc_lowrank"),
+        ("indexer.heads", "indexer_n_heads"),
+        ("indexer.key_heads", "indexer_kv_heads"),
+        ("indexer.key_length", "indexer_head_dim"),
+        ("indexer.budget", "indexer_budget"),
+        ("indexer.block", "indexer_compress_ratio"),
+        ("ngram.layers", "ple_layer_ids"),
+        ("ngram.width", "ple_embed_dim"),
+        ("ngram.taps", "ple_conv_kernel_size"),
+        ("ngram.size", "ngram_size"),
+        ("ngram.heads", "heads_per_ngram"),
+        ("ngram.rows", "ngram_vocab_size_base"),
+        ("ngram.rows_multiple", "make_ngram_vocab_size_divisible_by"),
+        ("ngram.seed", "seed"),
+        ("ngram.shards", "split_ngram_parts"),
+        ("ngram.end_of_text", "eos_token_id"),
+    ],
+);
 
-const TENSORS: &[(&str, &str)] = &[
-    ("blk.attn_qkv", "linear_attn.in_proj_qkv"),
-    ("blk.attn_gate", "linear_attn.in_proj_z"),
-    ("blk.ssm_alpha", "linear_attn.in_proj_a"),
-    ("blk.ssm_beta", "linear_attn.in_proj_b"),
-    ("blk.ssm_conv1d", "linear_attn.conv1d"),
-    ("blk.ssm_dt.bias", "linear_attn.dt_bias"),
-    ("blk.ssm_a_log", "linear_attn.A_log"),
-    ("blk.ssm_norm", "linear_attn.norm"),
-    ("blk.ssm_out", "linear_attn.out_proj"),
-    ("blk.ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"),
-    ("blk.ffn_down_exps.weight", "mlp.experts.down_proj"),
-    ("blk.attn_mixer_norm", "attn_hyper_connection.hc_norm"),
-    ("blk.attn_mixer_down", "attn_hyper_connection.input_mix_weight_down"),
-    ("blk.attn_mixer_up", "attn_hyper_connection.input_mix_weight_up"),
-    ("blk.attn_mixer_inject", "attn_hyper_connection.block_inject_weight"),
-    ("blk.ffn_mixer_norm", "mlp_hyper_connection.hc_norm"),
-    ("blk.ffn_mixer_down", "mlp_hyper_connection.input_mix_weight_down"),
-    ("blk.ffn_mixer_up", "mlp_hyper_connection.input_mix_weight_up"),
-    ("blk.ffn_mixer_inject", "mlp_hyper_connection.block_inject_weight"),
-    ("output_mixer_norm", "model.hyper_connection_mixer.hc_norm"),
-    ("output_mixer_down", "model.hyper_connection_mixer.input_mix_weight_down"),
-    ("output_mixer_up", "model.hyper_connection_mixer.input_mix_weight_up"),
-    ("blk.indexer_qk", "self_attn.indexer.index_qk_proj"),
-    ("blk.indexer_q_norm", "self_attn.indexer.q_layernorm"),
-    ("blk.indexer_k_norm", "self_attn.indexer.k_layernorm"),
-    ("blk.ngram_rows.{e}", "ple.ple_embedding.ngram_embedding.shard_{e}"),
-    ("blk.ngram_multipliers", "ple.ple_embedding.layer_multipliers"),
-    ("blk.ngram_sizes", "ple.ple_embedding.ngram_heads_vocab_sizes"),
-    ("blk.ngram_offsets", "ple.ple_embedding.ngram_heads_offsets"),
-    ("blk.ngram_key", "ple.key_proj"),
-    ("blk.ngram_value", "ple.value_proj"),
-    ("blk.ngram_conv", "ple.conv1d"),
-    ("blk.ngram_norm_key", "ple.norm_key"),
-    ("blk.ngram_norm_query", "ple.norm_query"),
-    ("blk.ngram_norm_conv", "ple.norm_conv"),
-];
+const TENSORS: &[(&str, &str)] = &joined::<_, 35>(
+    DELTA_TENSORS,
+    &[
+        ("blk.attn_mixer_norm", "attn_hyper_connection.hc_norm"),
+        ("blk.attn_mixer_down", "attn_hyper_connection.input_mix_weight_down"),
+        ("blk.attn_mixer_up", "attn_hyper_connection.input_mix_weight_up"),
+        ("blk.attn_mixer_inject", "attn_hyper_connection.block_inject_weight"),
+        ("blk.ffn_mixer_norm", "mlp_hyper_connection.hc_norm"),
+        ("blk.ffn_mixer_down", "mlp_hyper_connection.input_mix_weight_down"),
+        ("blk.ffn_mixer_up", "mlp_hyper_connection.input_mix_weight_up"),
+        ("blk.ffn_mixer_inject", "mlp_hyper_connection.block_inject_weight"),
+        ("output_mixer_norm", "model.hyper_connection_mixer.hc_norm"),
+        ("output_mixer_down", "model.hyper_connection_mixer.input_mix_weight_down"),
+        ("output_mixer_up", "model.hyper_connection_mixer.input_mix_weight_up"),
+        ("blk.indexer_qk", "self_attn.indexer.index_qk_proj"),
+        ("blk.indexer_q_norm", "self_attn.indexer.q_layernorm"),
+        ("blk.indexer_k_norm", "self_attn.indexer.k_layernorm"),
+        ("blk.ngram_rows.{e}", "ple.ple_embedding.ngram_embedding.shard_{e}"),
+        ("blk.ngram_multipliers", "ple.ple_embedding.layer_multipliers"),
+        ("blk.ngram_sizes", "ple.ple_embedding.ngram_heads_vocab_sizes"),
+        ("blk.ngram_offsets", "ple.ple_embedding.ngram_heads_offsets"),
+        ("blk.ngram_key", "ple.key_proj"),
+        ("blk.ngram_value", "ple.value_proj"),
+        ("blk.ngram_conv", "ple.conv1d"),
+        ("blk.ngram_norm_key", "ple.norm_key"),
+        ("blk.ngram_norm_query", "ple.norm_query"),
+        ("blk.ngram_norm_conv", "ple.norm_conv"),
+    ],
+);
 
 const ACCEPTED: &[(&str, Accepted)] = &[
     ("layer_types", Accepted::Text(&["linear_attention", "full_attention", "indexed_attention"])),
@@ -177,16 +166,6 @@ fn delta_gate(builder: &SpecBuilder<'_>) -> Result<GateActivation, ModelError> {
             Err(builder.unsupported(format!("{key} is {other}")))
         }
     }
-}
-
-fn moe_options(builder: &SpecBuilder<'_>) -> Result<MoeOptions, ModelError> {
-    let width = builder.dimension("expert_feed_forward_length")?;
-    let shared = builder.dimension("expert_shared_feed_forward_length")?;
-    let renormalize = builder.flag("expert_weights_norm")?.unwrap_or(true);
-    Ok(MoeOptions {
-        shared: Some(SharedOptions { width: shared, gated: true }),
-        ..blocks::moe_options(builder, width, Recipe::softmax(renormalize))?
-    })
 }
 
 /// Sizes of the mixers of streams.
