@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use coldpress_kernels::attention::{Attention, AttentionShape, attention};
-use coldpress_kernels::vector::{self, RopeRows};
-use coldpress_kernels::{MatmulJob, matmul};
+use coldpress_kernels::{MatmulJob, matmul, vector};
 use coldpress_workers::Team;
 
 use crate::forward::{ForwardEngine, Model, Segment};
 use crate::scratch::{Scratch, rows_per_part};
-use crate::spec::{AttentionKind, AttentionSpec, RopePairing, VectorHandle};
+use crate::segments::{SegmentRows, rows_of_segments};
+use crate::spec::{AttentionKind, AttentionSpec, VectorHandle};
 use crate::streams::Half;
 use crate::{attention_gate, query_key, value_heads};
 
@@ -167,26 +167,16 @@ impl Model {
     ) {
         let Some(rope) = spec.rope else { return self.norm_queries_and_keys(engine, spec, block.len()) };
         let angles = self.angles(rope, call_rows, block);
-        let rope = &self.spec.ropes[rope];
         let after = spec.norms.is_some_and(|norms| norms.after_rotation);
         if !after {
             self.norm_queries_and_keys(engine, spec, block.len());
         }
         let Scratch { query, key, cosines, sines, .. } = &mut *engine.scratch;
-        let table = RopeRows {
-            head_dim: spec.shape.head_dim,
-            rotary_dims: rope.dimensions,
-            cosines: &cosines.as_slice_of::<f32>()[angles.clone()],
-            sines: &sines.as_slice_of::<f32>()[angles],
-        };
-        let rotate = match rope.pairing {
-            RopePairing::HalfSplit => vector::rope_half_split,
-            RopePairing::Interleaved => vector::rope_interleaved,
-        };
+        let rotation = self.rotation(rope, spec.shape.head_dim, angles, (&*cosines, &*sines));
         let widths = [spec.shape.query_row_len(), spec.shape.kv_row_len()];
         for (buffer, width) in [query, key].into_iter().zip(widths) {
             let values = &mut buffer.as_mut_slice_of::<f32>()[..block.len() * width];
-            rotate(engine.team, engine.kernels, values, table);
+            rotation.apply(engine.team, engine.kernels, values);
             if spec.unit_heads {
                 query_key::unit_heads(engine.team, values, spec.shape.head_dim, self.spec.norm_epsilon);
             }
@@ -218,16 +208,8 @@ impl Model {
     ) {
         let query_width = spec.shape.query_row_len();
         let kv_width = spec.shape.kv_row_len();
-        let mut segment_start = 0;
-        for segment in segments {
-            let segment_end = segment_start + segment.tokens.len();
-            let part = block.start.max(segment_start)..block.end.min(segment_end);
-            let first_position = segment.sequence.len() + part.start.saturating_sub(segment_start);
-            segment_start = segment_end;
-            if part.is_empty() {
-                continue;
-            }
-            let rows = part.start - block.start..part.end - block.start;
+        for SegmentRows { segment, rows, first_position, .. } in rows_of_segments(segments, block) {
+            let rows = rows.start - block.start..rows.end - block.start;
             let Scratch { input, query, key, value, attention: scratch, .. } = &mut *engine.scratch;
             if let Some(temperature) = spec.temperature {
                 let queries = rows.start * query_width..rows.end * query_width;

@@ -169,13 +169,8 @@ impl Model {
         matmul(team, kernels, jobs);
         let norm = self.weights.vector(index.query_norm);
         vector::rms_norm_in_place(team, kernels, query, norm, self.spec.norm_epsilon);
-        let table = RopeRows {
-            head_dim: index.head_dim,
-            rotary_dims: self.spec.ropes[index.rope].dimensions,
-            cosines: &cosines.as_slice_of::<f32>()[angles.clone()],
-            sines: &sines.as_slice_of::<f32>()[angles],
-        };
-        vector::rope_half_split(team, kernels, query, table);
+        let rotation = self.rotation(index.rope, index.head_dim, angles, (&*cosines, &*sines));
+        rotation.apply(team, kernels, query);
     }
 
     /// Stores the index keys of rows `rows` of a block, the first of them at `position`, and makes keys of the blocks that they

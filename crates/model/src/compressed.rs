@@ -25,6 +25,7 @@ use crate::forward::{ForwardEngine, Model, Segment};
 use crate::latent::{HeadMatrices, Heads, for_rows};
 use crate::query_key;
 use crate::scratch::Scratch;
+use crate::segments::rows_of_segments;
 use crate::spec::{CacheRow, MatrixHandle, VectorHandle};
 use crate::streams::Half;
 
@@ -314,16 +315,9 @@ impl Model {
         layer: usize,
         rows: &Range<usize>,
     ) {
-        let mut segment_start = 0;
-        for segment in segments {
-            let segment_end = segment_start + segment.tokens.len();
-            let part = rows.start.max(segment_start)..rows.end.min(segment_end);
-            let position = segment.sequence.len() + part.start.saturating_sub(segment_start);
-            segment_start = segment_end;
-            if part.is_empty() {
-                continue;
-            }
-            let part = part.start - rows.start..part.end - rows.start;
+        for part in rows_of_segments(segments, rows) {
+            let (segment, position) = (part.segment, part.first_position);
+            let part = part.rows.start - rows.start..part.rows.end - rows.start;
             let place = Place { layer, position, rows: part };
             let Scratch { compressed, .. } = &mut *engine.scratch;
             let buffers = compressed.as_mut().expect("a model with compressed attention has its scratch");

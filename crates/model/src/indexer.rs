@@ -13,7 +13,6 @@ use arrayvec::ArrayVec;
 use coldpress_kernels::attention::{
     Attention, Chooser, IndexScores, PAGE_POSITIONS, attention, index_scores, index_scratch_len,
 };
-use coldpress_kernels::vector::{self, RopeRows};
 use coldpress_kernels::{MatmulJob, matmul};
 use coldpress_memory::{Buffer, Ledger};
 
@@ -22,7 +21,7 @@ use crate::forward::{ForwardEngine, Model};
 use crate::kv::Sequence;
 use crate::latent::{LATENT_ROWS, LatentSpec, for_rows};
 use crate::scratch::{Need, Scratch, layer_norm_row, scratch_buffer};
-use crate::spec::{AttentionKind, MatrixHandle, ModelSpec, RopePairing, VectorHandle};
+use crate::spec::{AttentionKind, MatrixHandle, ModelSpec, VectorHandle};
 
 /// Scores that are in memory at a time.
 const SCORES: usize = 1 << 17;
@@ -266,19 +265,9 @@ impl Model {
         for_rows(team, key, head_dim, |row, out| {
             layer_norm_row(&before[row * head_dim..][..head_dim], norm, bias, indexer.norm_epsilon, out);
         });
-        let rope = &self.spec.ropes[indexer.rope];
-        let table = RopeRows {
-            head_dim,
-            rotary_dims: rope.dimensions,
-            cosines: &cosines.as_slice_of::<f32>()[angles.clone()],
-            sines: &sines.as_slice_of::<f32>()[angles],
-        };
-        let rotate = match rope.pairing {
-            RopePairing::HalfSplit => vector::rope_half_split,
-            RopePairing::Interleaved => vector::rope_interleaved,
-        };
-        rotate(team, kernels, query, table);
-        rotate(team, kernels, key, table);
+        let rotation = self.rotation(indexer.rope, head_dim, angles, (&*cosines, &*sines));
+        rotation.apply(team, kernels, query);
+        rotation.apply(team, kernels, key);
     }
 
     /// Writes the index keys of some rows and chooses positions for those of them that see more than are chosen.

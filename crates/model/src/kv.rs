@@ -14,6 +14,8 @@
 
 mod chosen;
 
+use std::ops::Range;
+
 use coldpress_kernels::attention::{
     BLOCK_NUMBERS, BlockQ4, BlockQ8, KvElements, KvRows, PAGE_POSITIONS, quantize_q4, quantize_q8,
 };
@@ -152,6 +154,21 @@ impl Sequence {
     /// The page table: page `i` has the positions from `i * PAGE_POSITIONS` on. Pages may reach beyond the length.
     pub fn pages(&self) -> &[u32] {
         &self.pages
+    }
+
+    /// Where `count` rows from `position` on lie, page by page: the page, the place of the first of them in it, and which rows they are.
+    fn rows_by_page(
+        &self,
+        position: usize,
+        count: usize,
+    ) -> impl Iterator<Item = (usize, usize, Range<usize>)> {
+        let end = position + count;
+        let pages = position / PAGE_POSITIONS..end.div_ceil(PAGE_POSITIONS);
+        pages.map(move |index| {
+            let first = position.max(index * PAGE_POSITIONS);
+            let next = end.min((index + 1) * PAGE_POSITIONS);
+            (self.pages[index] as usize, first % PAGE_POSITIONS, first - position..next - position)
+        })
     }
 
     /// Makes `count` more written positions part of the sequence.
@@ -474,36 +491,30 @@ impl KvPool {
         values: &[f32],
     ) {
         let LayerPlace { numbers, row, keys: keys_at, values: values_at, .. } = self.layers[layer];
-        let end = position + keys.len() / numbers;
-        let mut first = position;
-        while first < end {
-            let index = first / PAGE_POSITIONS;
-            let next = end.min((index + 1) * PAGE_POSITIONS);
-            let page = sequence.pages[index] as usize * self.page_elements;
-            let source = (first - position) * numbers..(next - position) * numbers;
-            let from = page + first % PAGE_POSITIONS * row;
+        for (page, first, rows) in sequence.rows_by_page(position, keys.len() / numbers) {
+            let source = rows.start * numbers..rows.end * numbers;
+            let from = page * self.page_elements + first * row;
             // Values that are a part of the keys are there with them.
             let stored = if values_at == keys_at { 1 } else { 2 };
             let both = [(&keys[source.clone()], keys_at), (&values[source.clone()], values_at)];
-            for (rows, at) in both.into_iter().take(stored) {
-                let place = from + at..from + at + (next - first) * row;
+            for (values, at) in both.into_iter().take(stored) {
+                let place = from + at..from + at + rows.len() * row;
                 match self.kv_type {
-                    KvType::F32 => self.buffer.as_mut_slice_of::<f32>()[place].copy_from_slice(rows),
+                    KvType::F32 => self.buffer.as_mut_slice_of::<f32>()[place].copy_from_slice(values),
                     KvType::F16 => {
                         let place = &mut self.buffer.as_mut_slice_of::<f16>()[place];
-                        vector::convert_to_f16(team, kernels, rows, place);
+                        vector::convert_to_f16(team, kernels, values, place);
                     }
                     KvType::Q8 => {
                         let place = &mut self.buffer.as_mut_slice_of::<BlockQ8>()[place];
-                        quantize_q8(team, kernels, rows, place);
+                        quantize_q8(team, kernels, values, place);
                     }
                     KvType::Q4 => {
                         let place = &mut self.buffer.as_mut_slice_of::<BlockQ4>()[place];
-                        quantize_q4(team, kernels, rows, place);
+                        quantize_q4(team, kernels, values, place);
                     }
                 }
             }
-            first = next;
         }
     }
 

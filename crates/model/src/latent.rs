@@ -13,8 +13,7 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use coldpress_kernels::attention::{Attention, AttentionShape, attention};
-use coldpress_kernels::vector::{self, RopeRows};
-use coldpress_kernels::{Kernels, MatmulJob, matmul};
+use coldpress_kernels::{Kernels, MatmulJob, matmul, vector};
 use coldpress_memory::{Buffer, Ledger};
 use coldpress_workers::Team;
 
@@ -24,7 +23,8 @@ use crate::error::ModelError;
 use crate::forward::{ForwardEngine, Model, Segment};
 use crate::indexer::{Selection, SparseRows};
 use crate::scratch::{Need, Prepared, Scratch, rows_per_part, scratch_buffer};
-use crate::spec::{AttentionKind, LinearSpec, MatrixHandle, ModelSpec, RopePairing, VectorHandle};
+use crate::segments::{SegmentRows, rows_of_segments};
+use crate::spec::{AttentionKind, LinearSpec, MatrixHandle, ModelSpec, VectorHandle};
 use crate::streams::Half;
 use crate::weights::DenseWeights;
 
@@ -344,17 +344,7 @@ impl Model {
             key.copy_from_slice(&projected[row * row_len + rank..][..rotary_dim]);
         });
         if let Some((rope, angles)) = angles {
-            let table = RopeRows {
-                head_dim: rotary_dim,
-                rotary_dims: rotary_dim,
-                cosines: &cosines.as_slice_of::<f32>()[angles.clone()],
-                sines: &sines.as_slice_of::<f32>()[angles],
-            };
-            let rotate = match self.spec.ropes[rope].pairing {
-                RopePairing::HalfSplit => vector::rope_half_split,
-                RopePairing::Interleaved => vector::rope_interleaved,
-            };
-            rotate(team, kernels, rotary, table);
+            self.rotation(rope, rotary_dim, angles, (&*cosines, &*sines)).apply(team, kernels, rotary);
         }
         // Free until the heads compute.
         let normed = &mut latent.head_output.as_mut_slice_of::<f32>()[..count * rank];
@@ -409,15 +399,7 @@ impl Model {
         rows: &Range<usize>,
     ) {
         let row_len = spec.row_len();
-        let mut segment_start = 0;
-        for segment in segments {
-            let segment_end = segment_start + segment.tokens.len();
-            let part = rows.start.max(segment_start)..rows.end.min(segment_end);
-            let first_position = segment.sequence.len() + part.start.saturating_sub(segment_start);
-            segment_start = segment_end;
-            if part.is_empty() {
-                continue;
-            }
+        for SegmentRows { segment, rows: part, first_position, .. } in rows_of_segments(segments, rows) {
             let (latent, _) = parts(engine.scratch);
             let local = part.start - rows.start..part.end - rows.start;
             let keys = &latent.key.as_slice_of::<f32>()[local.start * row_len..local.end * row_len];

@@ -18,6 +18,7 @@ use crate::latent::for_rows;
 use crate::low_rank_mixer::norm_stream;
 use crate::ngram::{NGRAM_MAX, NgramSpec};
 use crate::scratch::{Need, Scratch, scratch_buffer};
+use crate::segments::advance_states;
 use crate::sinkhorn::sigmoid;
 use crate::spec::{MatrixHandle, ModelSpec, VectorHandle};
 use crate::weights::DenseWeights;
@@ -301,35 +302,14 @@ impl Model {
         let Scratch { residual, ple: scratch, .. } = &mut **scratch;
         let PleScratch { key, gated, convolved, .. } =
             scratch.as_mut().expect("a model with n-gram embeddings has their scratch");
-        let mut segment_start = 0;
-        for segment in segments {
-            let segment_rows = segment_start..segment_start + segment.tokens.len();
-            segment_start = segment_rows.end;
-            let part = piece.start.max(segment_rows.start)..piece.end.min(segment_rows.end);
-            if part.is_empty() {
-                continue;
-            }
-            let sequence = &*segment.sequence;
-            if part.start == segment_rows.start {
-                pool.begin_state(team, state_layer, sequence);
-            }
-            let position = |row: usize| sequence.len() + row - segment_rows.start;
-            let mut first = part.start;
-            while first < part.end {
-                let asked = sequence.states.next_asked(position(first));
-                let asked = asked.map(|length| segment_rows.start + length - sequence.len());
-                let end = asked.map_or(part.end, |row| row.min(part.end));
-                let values = (first - piece.start) * carried..(end - piece.start) * carried;
-                let state = pool.next_state(state_layer, sequence);
-                let (tail, tokens) = state.split_at_mut(ple.tail_rows() * carried);
-                let input = &key.as_slice_of::<f32>()[values.clone()];
-                let out = &mut convolved.as_mut_slice_of::<f32>()[values];
-                ple.filter(&self.weights, team, input, tail, out);
-                remember(tokens, &segment.tokens[first - segment_rows.start..end - segment_rows.start]);
-                pool.keep_next_state(team, state_layer, sequence, position(end));
-                first = end;
-            }
-        }
+        advance_states(pool, team, state_layer, segments, piece, |new_tokens, rows, state| {
+            let values = rows.start * carried..rows.end * carried;
+            let (tail, tokens) = state.split_at_mut(ple.tail_rows() * carried);
+            let input = &key.as_slice_of::<f32>()[values.clone()];
+            let out = &mut convolved.as_mut_slice_of::<f32>()[values];
+            ple.filter(&self.weights, team, input, tail, out);
+            remember(tokens, new_tokens);
+        });
         let values = piece.len() * carried;
         let (gated, convolved) = (gated.as_slice_of::<f32>(), convolved.as_slice_of::<f32>());
         let residual = &mut residual.as_mut_slice_of::<f32>()[piece.start * carried..][..values];

@@ -26,14 +26,9 @@ impl KvPool {
     ) {
         let numbers = self.layers[layer].index_numbers;
         let (page_numbers, offset) = (self.index_place(self.page_elements), self.index_offset(layer));
-        let end = position + keys.len() / numbers;
-        let mut first = position;
-        while first < end {
-            let index = first / PAGE_POSITIONS;
-            let next = end.min((index + 1) * PAGE_POSITIONS);
-            let start =
-                sequence.pages[index] as usize * page_numbers + offset + first % PAGE_POSITIONS * numbers;
-            let rows = &keys[(first - position) * numbers..(next - position) * numbers];
+        for (page, first, rows) in sequence.rows_by_page(position, keys.len() / numbers) {
+            let start = page * page_numbers + offset + first * numbers;
+            let rows = &keys[rows.start * numbers..rows.end * numbers];
             let place = start..start + rows.len();
             match self.kv_type {
                 KvType::F32 => self.buffer.as_mut_slice_of::<f32>()[place].copy_from_slice(rows),
@@ -42,7 +37,6 @@ impl KvPool {
                     vector::convert_to_f16(team, kernels, rows, place);
                 }
             }
-            first = next;
         }
     }
 

@@ -27,6 +27,7 @@ use crate::attend::follow_memory;
 use crate::error::ModelError;
 use crate::forward::{ForwardEngine, Model, Segment};
 use crate::scratch::{Need, Prepared, Scratch, scratch_buffer};
+use crate::segments::advance_states;
 use crate::spec::{AttentionKind, LinearSpec, ModelSpec};
 use crate::streams::Half;
 
@@ -93,7 +94,6 @@ pub(crate) struct Widths {
 }
 
 /// What a mixer computes with.
-#[allow(dead_code, reason = "not every kind needs every buffer")]
 pub(crate) struct Work<'a, 'team> {
     pub model: &'a Model,
     pub team: &'a Team<'team>,
@@ -262,30 +262,9 @@ impl Model {
     ) {
         let ForwardEngine { team, kernels, pool, scratch, .. } = engine;
         let mut work = self.work(team, *kernels, scratch);
-        let mut segment_start = 0;
-        for segment in segments {
-            let segment_rows = segment_start..segment_start + segment.tokens.len();
-            segment_start = segment_rows.end;
-            let part = piece.start.max(segment_rows.start)..piece.end.min(segment_rows.end);
-            if part.is_empty() {
-                continue;
-            }
-            let sequence = &*segment.sequence;
-            if part.start == segment_rows.start {
-                pool.begin_state(team, layer, sequence);
-            }
-            let position = |row: usize| sequence.len() + row - segment_rows.start;
-            let mut first = part.start;
-            while first < part.end {
-                let asked = sequence.states.next_asked(position(first));
-                let asked = asked.map(|length| segment_rows.start + length - sequence.len());
-                let end = asked.map_or(part.end, |row| row.min(part.end));
-                let state = pool.next_state(layer, sequence);
-                mixer.advance(&mut work, first - piece.start..end - piece.start, state);
-                pool.keep_next_state(team, layer, sequence, position(end));
-                first = end;
-            }
-        }
+        advance_states(pool, team, layer, segments, piece, |_tokens, rows, state| {
+            mixer.advance(&mut work, rows, state);
+        });
     }
 
     /// From the results of a piece to what is added to the residual stream, into rows `first..` of the block's result.
