@@ -146,8 +146,11 @@ pub fn weight_format(tensor_type: TensorType) -> Option<WeightFormat> {
     WeightFormat::ALL.into_iter().find(|format| format.name() == tensor_type.name())
 }
 
-/// The number of `format` in pack files: the ggml type number.
+/// The number of `format` in pack files: the ggml type number, or that of the coding.
 pub(crate) fn format_number(format: WeightFormat) -> u32 {
+    if let WeightFormat::Codes(coding) = format {
+        return coding.number();
+    }
     TensorType::from_name(format.name()).expect("every weight format is a tensor type of ggml").id()
 }
 

@@ -125,7 +125,7 @@ impl LayerExperts {
         let fits = match self.stored {
             Stored::Apart => true,
             Stored::Transposed(_) => {
-                formats.iter().all(|format| !format.is_quantized()) && formats[0] == formats[1]
+                formats.iter().all(|format| format.is_float()) && formats[0] == formats[1]
             }
             Stored::Codes { .. } => formats == [WeightFormat::Mxfp4; 3],
         };

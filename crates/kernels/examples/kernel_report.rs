@@ -96,7 +96,7 @@ fn report(
         let dense = product(&pools[1], kernels, format, memory, DENSE_ROWS);
         let peak = peaks[1].operations_per_second / 1e9;
         let of_peak = |rate: f64| {
-            if format.is_quantized() { format!("{:.0} %", 100.0 * rate / peak) } else { "-".to_owned() }
+            if format.takes_int8() { format!("{:.0} %", 100.0 * rate / peak) } else { "-".to_owned() }
         };
         let ns_per_row = (packed_group_bytes(format, COLUMNS) / 16) as f64 / matvec[0];
         println!(

@@ -15,6 +15,7 @@ mod prefetch;
 pub mod activations;
 pub mod attention;
 pub mod blocks;
+pub mod coding;
 pub mod layout;
 pub mod matmul;
 pub mod probe;
@@ -22,6 +23,7 @@ pub mod recurrent;
 pub mod vector;
 
 pub use activations::{ActivationBlock, InputRows, blocks_per_row, quantize_rows, rms_norm_and_quantize};
+pub use coding::{Coding, Levels, ScaleFormat, ScaleSource};
 pub use error::KernelError;
 pub use format::WeightFormat;
 pub use isa::{Isa, Kernels};

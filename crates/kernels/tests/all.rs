@@ -12,6 +12,7 @@ mod attention_depends_on_the_query_alone;
 mod attention_matches_f64;
 mod attention_never_reads_hidden_keys;
 mod blocks_equal_the_gguf_package;
+mod codes_compute_as_their_values_in_f32;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod emulated_instructions_follow_the_manual;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

@@ -27,7 +27,7 @@ fn equals_scalar(isa: Isa, base: Isa, input_rows: &[usize], columns: fn(WeightFo
     let scalar = Kernels::for_isa(Isa::Scalar).expect("scalar kernels exist everywhere");
     let workers = [Workers::new(1), Workers::new(2)];
     let mut random = Random::new(31);
-    for format in WeightFormat::ALL.into_iter().filter(|format| format.is_quantized()) {
+    for format in WeightFormat::ALL.into_iter().filter(|format| format.takes_int8()) {
         for columns in columns(format) {
             for rows in [16, 37, 130] {
                 for &input_rows in input_rows {
@@ -78,7 +78,7 @@ fn sums_that_vanish_give_the_same_bits() {
         let scalar = Kernels::for_isa(Isa::Scalar).expect("scalar kernels exist everywhere");
         let workers = Workers::new(1);
         let mut random = Random::new(32);
-        for format in WeightFormat::ALL.into_iter().filter(|format| format.is_quantized()) {
+        for format in WeightFormat::ALL.into_iter().filter(|format| format.takes_int8()) {
             let mut case = Case::random(&mut random, format, 37, 256, 16);
             for (index, block) in case.blocks.iter_mut().enumerate() {
                 let values = if index % 3 == 0 { [0; 32] } else { block.values };

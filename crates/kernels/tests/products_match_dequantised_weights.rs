@@ -53,7 +53,7 @@ fn scalar_products_match_f64() {
             let floats = random.floats(INPUT_ROWS * columns);
             let blocks: Vec<ActivationBlock> =
                 floats.as_chunks::<32>().0.iter().map(ActivationBlock::quantize).collect();
-            let input = if format.is_quantized() {
+            let input = if format.takes_int8() {
                 InputRows::from_blocks(columns, &blocks)
             } else {
                 InputRows::from_floats(columns, &floats)
@@ -88,12 +88,12 @@ fn scalar_products_match_f64() {
 /// Roundings in the chain of a result: one per float weight, or up to three (scale, factor, addition) for each of the two
 /// parts of a step.
 fn roundings(format: WeightFormat, columns: usize) -> f64 {
-    if format.is_quantized() { (columns / 32 * 6) as f64 } else { columns as f64 }
+    if format.takes_int8() { (columns / 32 * 6) as f64 } else { columns as f64 }
 }
 
 /// What the kernels really multiply with: the f32 values, or the dequantised int8 values.
 fn activations_as_f64(format: WeightFormat, floats: &[f32], blocks: &[ActivationBlock]) -> Vec<f64> {
-    if format.is_quantized() {
+    if format.takes_int8() {
         let block_values = |block: &ActivationBlock| {
             let scale = f64::from(block.scale);
             block.values.map(|value| scale * f64::from(value))

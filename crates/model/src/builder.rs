@@ -379,7 +379,7 @@ impl<'a> SpecBuilder<'a> {
     ) -> Result<MatrixHandle, ModelError> {
         let handle = self.matrix(name, rows, columns)?;
         let DenseTensor { name, format, .. } = &self.tensors[handle.0];
-        if format.is_quantized() {
+        if format.takes_int8() {
             let detail = format!("tensor {name} has type {format}; it must be F32, F16 or BF16");
             return Err(self.unsupported(detail));
         }

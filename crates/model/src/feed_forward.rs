@@ -379,7 +379,7 @@ impl Model {
             let mut at = 0;
             for Work { pairs, record, .. } in work {
                 let floats = moe.weigh_input
-                    || !(record.gate().format().is_quantized() && record.up().format().is_quantized());
+                    || !(record.gate().format().takes_int8() && record.up().format().takes_int8());
                 gathered.gather(team, input, hidden, at, &routing.row_of[pairs.clone()], floats);
                 at += pairs.len();
             }

@@ -111,7 +111,7 @@ impl DenseTensor {
     /// Format of the values in memory.
     pub fn held_format(&self) -> WeightFormat {
         match self.kind {
-            DenseKind::Transposed { .. } if self.format.is_quantized() => WeightFormat::F32,
+            DenseKind::Transposed { .. } if !self.format.is_float() => WeightFormat::F32,
             _ => self.format,
         }
     }

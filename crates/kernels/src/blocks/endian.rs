@@ -26,15 +26,16 @@ const fn wide_fields(format: WeightFormat) -> &'static [(usize, usize)] {
         | WeightFormat::Iq1M
         | WeightFormat::Iq2Xxs
         | WeightFormat::Iq2Xs
-        | WeightFormat::Iq3Xxs => panic!("the byte order of these formats is not defined"),
+        | WeightFormat::Iq3Xxs
+        | WeightFormat::Codes(_) => panic!("the byte order of these formats is not defined"),
     }
 }
 
 /// False for the IQ formats that ggml reads as words in one place and as bytes in another, so that nobody can say what a
-/// big-endian file of them holds.
+/// big-endian file of them holds, and for codes, which only little-endian files have.
 pub const fn has_big_endian_form(format: WeightFormat) -> bool {
     use WeightFormat::{Iq1M, Iq1S, Iq2Xs, Iq2Xxs, Iq3Xxs};
-    !matches!(format, Iq1S | Iq1M | Iq2Xxs | Iq2Xs | Iq3Xxs)
+    !matches!(format, Iq1S | Iq1M | Iq2Xxs | Iq2Xs | Iq3Xxs | WeightFormat::Codes(_))
 }
 
 /// Turns whole blocks of a big-endian file into little-endian blocks, in place (and back again).

@@ -123,6 +123,7 @@ macro_rules! with_quantized_format {
     ($format:expr, $marker:ident => $quantized:expr, float => $float:expr) => {
         match $format {
             $crate::WeightFormat::F32 | $crate::WeightFormat::F16 | $crate::WeightFormat::BF16 => $float,
+            $crate::WeightFormat::Codes(coding) => panic!("{coding} has no blocks"),
             $crate::WeightFormat::Q8_0 => {
                 type $marker = $crate::blocks::Q8_0;
                 $quantized
@@ -225,7 +226,7 @@ pub(crate) use with_quantized_format;
 /// Bit-equal to `gguf.quants.dequantize` of the PyPI package gguf.
 ///
 /// # Panics
-/// When the lengths do not belong together.
+/// When the lengths do not belong together, or the format has no blocks (codes).
 pub fn dequantize(format: WeightFormat, bytes: &[u8], out: &mut [f32]) {
     if out.is_empty() && bytes.is_empty() {
         return;

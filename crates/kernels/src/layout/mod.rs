@@ -14,12 +14,13 @@
 //! ```
 //!
 //! Bit pairs may also stand alone (two-bit formats), with a plane of third bits or without. Formats of grids and of packed
-//! trits stay in their codes, see `coded.rs`.
+//! trits stay in their codes, see `coded.rs`. Codes with scales in arrays of their own have a form of their own, see `codes.rs`.
 //!
 //! `packed_block` is the one description of offsets; packing, unpacking and all kernels follow it. The layout is
 //! little-endian and holds no pointers, so packed files move between machines.
 
 mod coded;
+mod codes;
 mod pack;
 mod unpack;
 
@@ -27,6 +28,8 @@ use crate::blocks::{CODE_OFFSET, SHIFTED_OFFSET, STEP_COLUMNS};
 use crate::{KernelError, WeightFormat};
 
 pub(crate) use coded::TRIT_VECTORS;
+pub use codes::{CodeOrder, ScalePart, ScaleRows, pack_codebook, pack_codes, pack_scales};
+pub(crate) use codes::{CodesGroup, codes_place};
 pub use pack::{pack_column, pack_group, pack_group_from, pack_rows};
 pub(crate) use unpack::read_lane;
 pub use unpack::unpack_row;
@@ -222,12 +225,12 @@ pub(crate) struct PackedBlock {
 /// The packed block of a quantised format.
 ///
 /// # Panics
-/// For float formats, which have no blocks; evaluated at compile time by the kernels.
+/// For floats and codes, which have no blocks; evaluated at compile time by the kernels.
 pub(crate) const fn packed_block(format: WeightFormat) -> PackedBlock {
     use {Grid as G, MinimumStorage as M, QuantStorage as Q, ScaleStorage as S};
     let (scales, multiplier, minimums, quants, offset) = match format {
-        WeightFormat::F32 | WeightFormat::F16 | WeightFormat::BF16 => {
-            panic!("float formats have no packed block")
+        WeightFormat::F32 | WeightFormat::F16 | WeightFormat::BF16 | WeightFormat::Codes(_) => {
+            panic!("floats and codes have no packed block")
         }
         WeightFormat::Q8_0 => (S::OneF16, 1.0, M::Absent, Q::Bytes, 0),
         WeightFormat::Q4_0 => (S::OneF16, 1.0, M::Absent, Q::Nibbles, 8),
@@ -309,10 +312,10 @@ pub const fn row_groups(rows: usize) -> usize {
 /// When `columns` is not a whole number of blocks (see [`WeightFormat::accepts_columns`]).
 pub const fn packed_group_bytes(format: WeightFormat, columns: usize) -> usize {
     assert!(format.accepts_columns(columns), "a row must be a whole number of blocks");
-    if format.is_quantized() {
-        columns / format.block_elements() * packed_block(format).bytes
-    } else {
-        columns * GROUP_ROWS * format.block_bytes()
+    match format {
+        WeightFormat::Codes(coding) => codes_place(coding, columns).bytes,
+        _ if format.is_float() => columns * GROUP_ROWS * format.block_bytes(),
+        _ => columns / format.block_elements() * packed_block(format).bytes,
     }
 }
 

@@ -3,9 +3,10 @@
 use super::coded::{Unpacking, carry, read_six_bits};
 use super::pack::SOURCE_BLOCK_BYTES_MAX;
 use super::{
-    GROUP_ROWS, MatrixRef, MinimumStorage, PackedBlock, QuantStorage, ScaleStorage, VECTOR_BYTES,
+    CodesGroup, GROUP_ROWS, MatrixRef, MinimumStorage, PackedBlock, QuantStorage, ScaleStorage, VECTOR_BYTES,
     packed_block,
 };
+use crate::WeightFormat;
 use crate::blocks::{BlockFields, QuantizedFormat, STEP_COLUMNS, float_at, with_quantized_format};
 
 /// The f32 values of one row, bit-equal to `dequantize` of the source row. `out` has `matrix.columns()` elements.
@@ -18,6 +19,13 @@ pub fn unpack_row(matrix: &MatrixRef<'_>, row: usize, out: &mut [f32]) {
     let (group_index, lane) = (row / GROUP_ROWS, row % GROUP_ROWS);
     let group = &matrix.bytes()[group_index * matrix.group_bytes()..][..matrix.group_bytes()];
     let format = matrix.format();
+    if let WeightFormat::Codes(coding) = format {
+        let group = CodesGroup::new(coding, out.len(), group);
+        for (column, value) in out.iter_mut().enumerate() {
+            *value = group.value(lane, column);
+        }
+        return;
+    }
     with_quantized_format!(format, Format => unpack_lane::<Format>(group, lane, out), float => {
         for (column, value) in out.iter_mut().enumerate() {
             *value = float_at(format, group, column * GROUP_ROWS + lane);

@@ -41,13 +41,13 @@ macro_rules! tiles {
 
             #[target_feature(enable = $features)]
             unsafe fn tile<E: FloatElement, const GROUPS: usize, const ROWS: usize>(
-                columns: usize,
+                shape: (usize, usize),
                 groups: &[u8],
                 rows: &[f32],
                 out: &mut [[Lanes; ROWS]; GROUPS],
             ) {
                 // SAFETY: passed on from the caller.
-                unsafe { float_tile::<_, E, GROUPS, ROWS, 2>(<$rows>::new(), columns, groups, rows, out) }
+                unsafe { float_tile::<_, E, GROUPS, ROWS, 2>(<$rows>::new(), shape, groups, rows, out) }
             }
         }
     };

@@ -32,13 +32,13 @@ impl FloatTiles for Avx512Tiles {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn tile<E: FloatElement, const GROUPS: usize, const ROWS: usize>(
-        columns: usize,
+        shape: (usize, usize),
         groups: &[u8],
         rows: &[f32],
         out: &mut [[Lanes; ROWS]; GROUPS],
     ) {
         // SAFETY: passed on from the caller.
-        unsafe { float_tile::<_, E, GROUPS, ROWS, 1>(Avx512Rows::new(), columns, groups, rows, out) }
+        unsafe { float_tile::<_, E, GROUPS, ROWS, 1>(Avx512Rows::new(), shape, groups, rows, out) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The table of matrix kernels: one row per format and instruction set, and the selection by both.
 
+use super::codes::run_codes;
 use super::driver::{Span, run_float, run_quantized};
 use super::scalar::ScalarTiles;
 use crate::{Isa, WeightFormat, blocks};
@@ -59,6 +60,23 @@ static TABLES: &[&[KernelEntry]] = &[
     &entries_of!(Isa::NeonI8mm, NeonI8mmTiles, run_quantized),
 ];
 
+/// What runs a span of codes on each instruction set.
+static OF_CODES: &[(Isa, RunSpan)] = &[
+    (Isa::Scalar, run_codes::<ScalarTiles>),
+    #[cfg(target_arch = "x86_64")]
+    (Isa::Avx2, run_codes::<Avx2Tiles>),
+    #[cfg(target_arch = "x86_64")]
+    (Isa::AvxVnni, run_codes::<AvxVnniTiles>),
+    #[cfg(target_arch = "x86_64")]
+    (Isa::Avx512Vnni, run_codes::<Avx512Tiles>),
+    #[cfg(target_arch = "x86_64")]
+    (Isa::AmxInt8, run_codes::<Avx512Tiles>),
+    #[cfg(target_arch = "aarch64")]
+    (Isa::Neon, run_codes::<NeonTiles>),
+    #[cfg(target_arch = "aarch64")]
+    (Isa::NeonI8mm, run_codes::<NeonI8mmTiles>),
+];
+
 /// Format and instruction set of every matrix kernel in this build, whether or not this processor can run it.
 pub fn entries() -> impl Iterator<Item = (WeightFormat, Isa)> {
     TABLES.iter().copied().flatten().map(|entry| (entry.format, entry.isa))
@@ -66,6 +84,10 @@ pub fn entries() -> impl Iterator<Item = (WeightFormat, Isa)> {
 
 /// The kernel of a format on an instruction set that some `Kernels` was made for.
 pub(super) fn select(format: WeightFormat, isa: Isa) -> RunSpan {
+    if let WeightFormat::Codes(_) = format {
+        let entry = OF_CODES.iter().find(|entry| entry.0 == isa);
+        return entry.expect("every supported instruction set has a kernel for codes").1;
+    }
     let entry = TABLES.iter().copied().flatten().find(|entry| entry.format == format && entry.isa == isa);
     entry.expect("every supported instruction set has a kernel for every format").run
 }

@@ -14,6 +14,7 @@ pub(super) type Lanes = [f32; GROUP_ROWS];
 
 /// One unit of work: some whole groups of one matrix, all activation rows.
 pub(super) struct Span<'a> {
+    pub format: WeightFormat,
     pub columns: usize,
     /// Whole groups.
     pub weights: &'a [u8],
@@ -32,6 +33,20 @@ impl Span<'_> {
     fn group_after(&self, group: usize) -> &[u8] {
         let first = (group + 1) * self.group_bytes;
         self.weights.get(first..first + self.group_bytes).unwrap_or(&[])
+    }
+
+    /// What [`Span::store`] stored.
+    ///
+    /// # Safety
+    /// As [`Span::store`].
+    pub(super) unsafe fn load(&self, group: usize, input_row: usize, lanes: &mut Lanes) {
+        let first = group * GROUP_ROWS;
+        let count = GROUP_ROWS.min(self.rows - first);
+        // SAFETY: as in `store`.
+        unsafe {
+            let source = self.output.add(input_row * self.output_stride + first);
+            std::ptr::copy_nonoverlapping(source, lanes.as_mut_ptr(), count);
+        }
     }
 
     /// Stores the results of a group for one activation row, without the lanes that stand for no row.
@@ -150,7 +165,11 @@ pub(super) unsafe fn quantized_rows<T: QuantizedTiles, F: QuantizedFormat>(
 /// Whether a tile of `rows` rows is compiled. Those of one and of four rows always are. Compiling takes its time, so only the
 /// formats that most files are made of have all sizes.
 const fn tile_exists<T: QuantizedTiles, F: QuantizedFormat>(rows: usize) -> bool {
-    let is_common = (F::FORMAT as usize) <= WeightFormat::Mxfp4 as usize;
+    use WeightFormat as W;
+    let is_common = matches!(
+        F::FORMAT,
+        W::Q8_0 | W::Q4_0 | W::Q4_1 | W::Q5_0 | W::Q5_1 | W::Q4K | W::Q5K | W::Q6K | W::Mxfp4
+    );
     rows <= T::ROWS_MAX
         && T::ALL_SIZES
         && (is_common || rows.is_power_of_two())
@@ -216,14 +235,14 @@ pub(super) trait FloatTiles {
     /// Most groups in a tile of 4 activation rows: as many as the registers hold accumulators for.
     const GROUPS_OF_FOUR_ROWS: usize;
 
-    /// Multiplies `GROUPS` neighbouring groups by `ROWS` activation rows. Each (group, row) is a chain of dependent
-    /// additions, so a tile must hold several of them to keep the multipliers busy.
+    /// Adds the products of `GROUPS` neighbouring groups and `ROWS` activation rows to `out`. Each (group, row) is a chain of
+    /// dependent additions, so a tile must hold several of them to keep the multipliers busy.
     ///
     /// # Safety
     /// The processor has the instruction set, `groups` is `GROUPS` whole packed groups of `columns` elements, and `rows`
-    /// is `ROWS * columns` activations.
+    /// is `ROWS` rows of `columns` activations, `stride` apart; `shape` is columns and stride.
     unsafe fn tile<E: FloatElement, const GROUPS: usize, const ROWS: usize>(
-        columns: usize,
+        shape: (usize, usize),
         groups: &[u8],
         rows: &[f32],
         out: &mut [[Lanes; ROWS]; GROUPS],
@@ -300,7 +319,7 @@ unsafe fn float_tile<T: FloatTiles, E: FloatElement, const GROUPS: usize, const 
 ) -> usize {
     let mut lanes = [[[0.0; GROUP_ROWS]; ROWS]; GROUPS];
     // SAFETY: passed on from the caller.
-    unsafe { T::tile::<E, GROUPS, ROWS>(span.columns, groups, rows, &mut lanes) };
+    unsafe { T::tile::<E, GROUPS, ROWS>((span.columns, span.columns), groups, rows, &mut lanes) };
     for (group, rows) in lanes.iter().enumerate() {
         for (row, lanes) in rows.iter().enumerate() {
             // SAFETY: passed on from the caller.

@@ -10,11 +10,12 @@
 //!
 //! (Formats with scales of 16 columns: isum = factor_0 * isum_0 + factor_1 * isum_1 over the half steps, in f32 as
 //! `fma(factor_1, isum_1, factor_0 * isum_0)` where factors are floats, NVFP4. Q2_K: the minimum is `-(minimum *
-//! activation_scale)` times an integer sum that is weighed the same way. Float weights: `acc = fma(w, x, acc)` in column order.) So it never depends on the rows beside it, on tiles, threads or the instruction set. Every function
+//! activation_scale)` times an integer sum that is weighed the same way. Float weights: `acc = fma(w, x, acc)` in column order; so the values of codes.) So it never depends on the rows beside it, on tiles, threads or the instruction set. Every function
 //! compiled for an instruction set is a row of [`entries`]; a new one is tested by being there.
 #![allow(unsafe_code)]
 
 mod coded;
+mod codes;
 mod dispatch;
 mod driver;
 mod gated;
@@ -90,7 +91,7 @@ impl<'a> MatmulJob<'a> {
             weights.format()
         );
         assert_eq!(output.len(), input.rows() * weights.rows(), "output of {} input rows", input.rows());
-        if weights.format().is_quantized() {
+        if weights.format().takes_int8() {
             assert!(
                 input.rows() == 0 || !input.blocks().is_empty(),
                 "{} weights need int8 rows",
@@ -129,6 +130,7 @@ impl<'a> MatmulJob<'a> {
         let group_bytes = self.weights.group_bytes();
         let first_row = groups.start * GROUP_ROWS;
         let span = Span {
+            format: self.weights.format(),
             columns: self.weights.columns(),
             weights: &self.weights.bytes()[groups.start * group_bytes..groups.end * group_bytes],
             group_bytes,

@@ -113,7 +113,7 @@ impl FloatTiles for ScalarTiles {
     const GROUPS_OF_FOUR_ROWS: usize = 4;
 
     unsafe fn tile<E: FloatElement, const GROUPS: usize, const ROWS: usize>(
-        columns: usize,
+        (columns, stride): (usize, usize),
         groups: &[u8],
         rows: &[f32],
         out: &mut [[Lanes; ROWS]; GROUPS],
@@ -125,8 +125,8 @@ impl FloatTiles for ScalarTiles {
         };
         let group_bytes = columns * GROUP_ROWS * E::BYTES;
         for (group, results) in groups.chunks_exact(group_bytes).zip(out) {
-            for (row, lanes) in rows.chunks_exact(columns).zip(results) {
-                for (column, &activation) in row.iter().enumerate() {
+            for (row, lanes) in results.iter_mut().enumerate() {
+                for (column, &activation) in rows[row * stride..][..columns].iter().enumerate() {
                     for (lane, accumulator) in lanes.iter_mut().enumerate() {
                         let weight = float_at(format, group, column * GROUP_ROWS + lane);
                         *accumulator = weight.mul_add(activation, *accumulator);

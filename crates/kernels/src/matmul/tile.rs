@@ -430,10 +430,12 @@ unsafe fn quants<V: RowVectors, F: QuantizedFormat, const HALF: usize, const IND
     }
 }
 
-/// Multiplies `GROUPS` neighbouring groups of float weights by `ROWS` activation rows; `PARTS` vectors hold a group.
+/// Adds the products of `GROUPS` neighbouring groups of float weights and `ROWS` activation rows to `out`; `PARTS` vectors hold a
+/// group.
 ///
 /// # Safety
-/// `groups` is `GROUPS` whole packed groups of `columns` elements, and `rows` is `ROWS * columns` activations.
+/// `groups` is `GROUPS` whole packed groups of `columns` elements, and `rows` is `ROWS` rows of `columns` activations, `stride`
+/// apart.
 #[inline(always)]
 pub(super) unsafe fn float_tile<
     V: RowVectors,
@@ -443,13 +445,22 @@ pub(super) unsafe fn float_tile<
     const PARTS: usize,
 >(
     v: V,
-    columns: usize,
+    (columns, stride): (usize, usize),
     groups: &[u8],
     rows: &[f32],
     out: &mut [[Lanes; ROWS]; GROUPS],
 ) {
     const { assert!(PARTS * V::ROWS == GROUP_ROWS) };
     let mut accumulators = [[[v.splat(0.0); PARTS]; ROWS]; GROUPS];
+    for (results, accumulators) in out.iter().zip(&mut accumulators) {
+        for (lanes, parts) in results.iter().zip(accumulators) {
+            for (part, accumulator) in parts.iter_mut().enumerate() {
+                let at = part * V::ROWS * size_of::<f32>();
+                // SAFETY: the parts lie inside the lanes.
+                *accumulator = unsafe { v.load_floats(bytemuck::cast_slice(lanes.as_slice()), at) };
+            }
+        }
+    }
     for column in 0..columns {
         for (group, accumulators) in accumulators.iter_mut().enumerate() {
             let at = (group * columns + column) * GROUP_ROWS * E::BYTES;
@@ -459,8 +470,8 @@ pub(super) unsafe fn float_tile<
                 *weights = unsafe { load_elements::<V, E>(v, groups, at + part * V::ROWS * E::BYTES) };
             }
             for (row, accumulators) in accumulators.iter_mut().enumerate() {
-                // SAFETY: `rows` has `ROWS * columns` elements.
-                let activation = v.splat(unsafe { *rows.get_unchecked(row * columns + column) });
+                // SAFETY: `rows` has `ROWS` rows.
+                let activation = v.splat(unsafe { *rows.get_unchecked(row * stride + column) });
                 for (accumulator, weights) in accumulators.iter_mut().zip(weights) {
                     *accumulator = v.fma(weights, activation, *accumulator);
                 }

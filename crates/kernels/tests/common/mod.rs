@@ -43,7 +43,7 @@ fn half_fields(format: WeightFormat) -> &'static [usize] {
         WeightFormat::Q8_0 | WeightFormat::Q4_0 | WeightFormat::Q5_0 => &[0],
         WeightFormat::Q4_1 | WeightFormat::Q5_1 | WeightFormat::Q4K | WeightFormat::Q5K => &[0, 2],
         WeightFormat::Q6K => &[208],
-        WeightFormat::Mxfp4 | WeightFormat::Nvfp4 | WeightFormat::Iq1M => &[],
+        WeightFormat::Mxfp4 | WeightFormat::Nvfp4 | WeightFormat::Iq1M | WeightFormat::Codes(_) => &[],
         WeightFormat::Q2K => &[80, 82],
         WeightFormat::Q3K => &[108],
         WeightFormat::Tq1_0 => &[52],

@@ -42,7 +42,7 @@ impl Case {
     pub fn run_rows(&self, workers: &Workers, kernels: Kernels, first: usize, count: usize) -> Vec<f32> {
         let weights = MatrixRef::new(self.format, self.rows, self.columns, &self.packed).expect("shape fits");
         let floats = &self.input[first * self.columns..(first + count) * self.columns];
-        let input = if self.format.is_quantized() {
+        let input = if self.format.takes_int8() {
             let row_blocks = self.columns / 32;
             InputRows::new(
                 self.columns,

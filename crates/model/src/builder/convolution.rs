@@ -41,7 +41,7 @@ impl SpecBuilder<'_> {
         let between = matches!(self.shape(&name)?, [_, 1, _, ..]);
         let shape: &[usize] = if between { &[taps, 1, channels] } else { &[taps, channels] };
         let (info, format) = self.take(&name, shape)?;
-        if format.is_quantized() {
+        if !format.is_float() {
             return Err(self.unsupported(format!("tensor {} is {format}", info.name)));
         }
         let first = VectorHandle(self.tensors.len());

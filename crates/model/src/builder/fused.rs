@@ -60,7 +60,7 @@ impl SpecBuilder<'_> {
         shape: [usize; 3],
     ) -> Result<((usize, ExpertOffsets), WeightFormat), ModelError> {
         let (info, format) = self.take(name, &shape)?;
-        if format.is_quantized() {
+        if !format.is_float() {
             return Err(self.unsupported(format!("tensor {} is {format}, and transposed", info.name)));
         }
         Ok(((info.file, each_of(info, shape[2])), format))
@@ -131,7 +131,7 @@ impl SpecBuilder<'_> {
         picked: Picked,
     ) -> Result<VectorHandle, ModelError> {
         let (info, format) = self.take(name, &shape)?;
-        if format.is_quantized() && picked != Picked::ALL {
+        if !format.is_float() && picked != Picked::ALL {
             return Err(self.unsupported(format!("tensor {} is {format}", info.name)));
         }
         let length = shape[0] * shape[1] / picked.step;
