@@ -14,7 +14,7 @@ use coldpress_formats::SourceFile;
 use coldpress_kernels::Kernels;
 use coldpress_memory::{Bytes, Ledger, LedgerSnapshot, MemoryWatch, OverBudget, Purpose, Reservation};
 use coldpress_model::{
-    DenseTensor, DenseWeights, KvPool, Model, ModelError, ModelSpec, PAGE_POSITIONS, PhaseClock, Scratch,
+    DenseWeights, FileBytes, KvPool, Model, ModelError, ModelSpec, PAGE_POSITIONS, PhaseClock, Scratch,
     ScratchShape, TensorReader,
 };
 use coldpress_text::Tokenizer;
@@ -480,15 +480,15 @@ struct DenseReader {
 impl TensorReader for DenseReader {
     fn read(
         &mut self,
-        tensor: &DenseTensor,
+        bytes: FileBytes,
         row_bytes: usize,
         rows_multiple: usize,
         take: &mut dyn FnMut(&mut [u8]) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
         let range = TensorRange {
-            file: tensor.file,
-            offset: tensor.offset,
-            rows: tensor.byte_len / row_bytes as u64,
+            file: bytes.file,
+            offset: bytes.offset,
+            rows: bytes.byte_len / row_bytes as u64,
             row_bytes: row_bytes as u64,
             rows_multiple: rows_multiple as u64,
         };

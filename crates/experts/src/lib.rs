@@ -68,7 +68,7 @@ pub use simulate::{ReplayCounts, Visits};
 pub use source::{FileAccess, ModelSource, ReadFile, aligned};
 pub use statistics::ExpertStatistics;
 pub use store::{ExpertStore, READ_AHEAD_DEFAULT, Residency, StoreConfig};
-pub use stored::{ExpertBytes, GateUp, Stored};
+pub use stored::{ExpertBytes, GateUp, Scaled, Stored};
 pub use stream::{TensorRange, TensorStream};
 pub use telemetry::{ExpertCount, PASSES, PassCount, RouteTelemetry, TelemetrySnapshot};
 pub use timeline::{ReadEnd, ReadSpan, StoreTimeline, StoreWork, WorkSpan};

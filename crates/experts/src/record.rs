@@ -59,12 +59,17 @@ pub fn arrange(
 ) {
     let mut sources = sources;
     arrange_with(team, geometry, key, record, |matrix, place, out| {
-        let source = &mut sources[matrix];
-        if source.big_endian {
-            blocks::to_little_endian(place.format, source.bytes);
-        }
-        pack_matrix(team, place, source.bytes, out);
+        let SourceMatrix { bytes, big_endian } = &mut sources[matrix];
+        pack_source(team, place, SourceMatrix { bytes, big_endian: *big_endian }, out);
     });
+}
+
+/// Packs a matrix of rows of blocks.
+pub(crate) fn pack_source(team: &Team<'_>, place: &MatrixPlace, source: SourceMatrix<'_>, out: &mut [u8]) {
+    if source.big_endian {
+        blocks::to_little_endian(place.format, source.bytes);
+    }
+    pack_matrix(team, place, source.bytes, out);
 }
 
 /// Builds the record of `key`; `pack(matrix, place, bytes)` writes every byte of the packed gate (0), up (1) and down (2).

@@ -3,20 +3,27 @@
 //! Mostly gate, up and down are matrices of rows, each by itself. Checkpoints of gpt-oss and Llama 4 hold gate and up in one
 //! matrix, their rows in turn or one half each; as floats all matrices are transposed, as MXFP4 the codes and the exponents are
 //! tensors of their own. A record is read in parts, the pieces of the file that belong to it as they are stored, each once; no
-//! part is read for two matrices.
+//! part is read for two matrices. Codes with scales (MLX, FP8, INT4, JANG) come with arrays of scales and biases, which are parts of
+//! their own.
 //! Next: `record` (what is made of them), `reading` (which reads them).
 
-use coldpress_kernels::WeightFormat;
-use coldpress_kernels::layout::{self, GROUP_ROWS, pack_group_from};
+use std::sync::Arc;
+
+use coldpress_kernels::layout::{
+    self, CodeOrder, GROUP_ROWS, ScalePart, ScaleRows, pack_codebook, pack_codes, pack_group_from,
+    pack_scales,
+};
+use coldpress_kernels::{Coding, ScaleSource, WeightFormat};
 use coldpress_workers::Team;
 
 use crate::geometry::{
-    ExpertKey, ExpertOffsets, ExpertPlace, LayerExperts, MatrixPlace, PROJECTION_NAMES, RecordGeometry,
+    ExpertKey, ExpertOffsets, ExpertPlace, LayerExperts, MatrixPlace, PROJECTION_NAMES, Projection,
+    RecordGeometry,
 };
 use crate::record::{self, GROUPS_PER_CHUNK, SourceMatrix};
 
-/// Most parts that a record is read in.
-pub(crate) const PARTS_MAX: usize = 4;
+/// Most parts that a record is read in: codes, scales and biases of three matrices.
+pub(crate) const PARTS_MAX: usize = 9;
 
 /// Elements of an MXFP4 block, and bytes of their codes.
 const BLOCK_ELEMENTS: usize = 32;
@@ -39,7 +46,49 @@ pub enum Stored {
         /// Exponents of down.
         down_exponents: ExpertBytes,
     },
+    /// Gate, up and down by themselves, rows of codes; what belongs to the codes of each. A matrix without that is rows of blocks.
+    WithScales(Box<[Option<Scaled>; 3]>),
 }
+
+/// What belongs to the codes of a matrix of an expert.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scaled {
+    /// How the codes of a row follow each other.
+    pub order: CodeOrder,
+    /// Where the scales lie: a row of them for each `rows_per_scale` rows.
+    pub scales: ExpertBytes,
+    /// How scales and biases are written.
+    pub source: ScaleSource,
+    /// Rows that share a row of scales.
+    pub rows_per_scale: usize,
+    /// Where the biases lie, as many as scales.
+    pub biases: Option<ExpertBytes>,
+    /// The bits of the f32 values that the codes stand for, in codings with a codebook.
+    pub codebook: Option<Arc<[u32]>>,
+}
+
+impl Scaled {
+    /// Bytes of the scales of a matrix of `rows` and `columns`, and of its biases.
+    fn scale_bytes(&self, coding: Coding, rows: usize, columns: usize) -> usize {
+        let groups = columns.div_ceil(coding.group_columns(columns));
+        rows.div_ceil(self.rows_per_scale) * groups * self.source.bytes()
+    }
+
+    /// Whether the codes have what `coding` asks for.
+    fn fits(&self, coding: Coding) -> bool {
+        self.source.held() == coding.scales()
+            && self.biases.is_some() == coding.has_bias()
+            && self.codebook.as_ref().map_or(0, |values| values.len()) == coding.codebook_len()
+            && (self.rows_per_scale == 1 || self.rows_per_scale.is_multiple_of(GROUP_ROWS))
+    }
+}
+
+/// Names of codes, scales and biases of gate, up and down.
+const SCALED_NAMES: [[&str; 3]; 3] = [
+    ["gate", "scales of gate", "biases of gate"],
+    ["up", "scales of up", "biases of up"],
+    ["down", "scales of down", "biases of down"],
+];
 
 /// How the columns of a transposed matrix of gate and up are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +128,46 @@ impl Part<'_> {
 impl LayerExperts {
     /// Parts that an expert is read in.
     pub(crate) fn part_count(&self) -> usize {
-        match self.stored {
+        match &self.stored {
             Stored::Apart => 3,
             Stored::Transposed(_) => 2,
             Stored::Codes { .. } => 4,
+            Stored::WithScales(scaled) => scaled.iter().map(parts_of_matrix).sum(),
+        }
+    }
+
+    /// The matrix and the number among its parts of part `index` of matrices with scales.
+    fn scaled_part(&self, scaled: &[Option<Scaled>; 3], index: usize) -> Part<'_> {
+        let mut left = index;
+        let matrix = scaled.iter().position(|scaled| {
+            let count = parts_of_matrix(scaled);
+            let is_here = left < count;
+            left -= if is_here { 0 } else { count };
+            is_here
+        });
+        let matrix = matrix.expect("a part of the record");
+        let projection = self.projections()[matrix];
+        let Projection { format, rows, columns, .. } = *projection;
+        let name = SCALED_NAMES[matrix][left];
+        match (&self.stored, format) {
+            (Stored::WithScales(all), WeightFormat::Codes(coding)) if left > 0 => {
+                let scaled = all[matrix].as_ref().expect("only codes have further parts");
+                let bytes = scaled.scale_bytes(coding, rows, columns);
+                let place = if left == 1 { Some(&scaled.scales) } else { scaled.biases.as_ref() };
+                let place = place.expect("a matrix without biases has two parts");
+                Part { name, file: place.file, offsets: &place.offsets, bytes }
+            }
+            (Stored::WithScales(all), WeightFormat::Codes(coding)) => {
+                let order = all[matrix].as_ref().map_or(CodeOrder::Stream, |scaled| scaled.order);
+                let bytes = rows * order.row_bytes(coding.bits(), columns);
+                Part { name, file: projection.file, offsets: &projection.offsets, bytes }
+            }
+            _ => Part {
+                name,
+                file: projection.file,
+                offsets: &projection.offsets,
+                bytes: projection.expert_bytes(),
+            },
         }
     }
 
@@ -116,14 +201,25 @@ impl LayerExperts {
                 let bytes = blocks(down.rows, down.columns);
                 part("exponents of down", exponents.file, &exponents.offsets, bytes)
             }
+            (Stored::WithScales(scaled), _) => self.scaled_part(scaled, index),
         }
     }
 
     /// What is wrong with the formats for the way the matrices are stored, if anything.
     pub(crate) fn misfit(&self) -> Option<String> {
         let formats = self.projections().map(|projection| projection.format);
-        let fits = match self.stored {
-            Stored::Apart => true,
+        let coding = |format: WeightFormat| match format {
+            WeightFormat::Codes(coding) => Some(coding),
+            _ => None,
+        };
+        let fits = match &self.stored {
+            Stored::Apart => formats.iter().all(|&format| coding(format).is_none()),
+            Stored::WithScales(all) => {
+                all.iter().zip(formats).all(|(scaled, format)| match (scaled, coding(format)) {
+                    (Some(scaled), Some(coding)) => scaled.fits(coding),
+                    (scaled, coding) => scaled.is_none() && coding.is_none(),
+                })
+            }
             Stored::Transposed(_) => {
                 formats.iter().all(|format| format.is_float()) && formats[0] == formats[1]
             }
@@ -146,8 +242,12 @@ pub(crate) fn arrange(
     for (index, part) in parts.iter().enumerate().take(experts.part_count()) {
         assert_eq!(part.len(), experts.part(index).bytes, "bytes of a part of {key}");
     }
-    let [first, second, third, fourth] = parts;
+    if let Stored::WithScales(scaled) = &experts.stored {
+        return arrange_scaled(team, experts, scaled, geometry, key, parts, record);
+    }
+    let [first, second, third, fourth, ..] = parts;
     match experts.stored {
+        Stored::WithScales(_) => unreachable!("returned above"),
         Stored::Apart => {
             let [gate, up, down] = experts.projections().map(|projection| projection.big_endian);
             let sources = [
@@ -186,6 +286,77 @@ pub(crate) fn arrange(
     }
 }
 
+/// Parts of a matrix.
+fn parts_of_matrix(scaled: &Option<Scaled>) -> usize {
+    scaled.as_ref().map_or(1, |scaled| if scaled.biases.is_some() { 3 } else { 2 })
+}
+
+/// Builds a record of matrices with scales.
+fn arrange_scaled(
+    team: &Team<'_>,
+    experts: &LayerExperts,
+    scaled: &[Option<Scaled>; 3],
+    geometry: &RecordGeometry,
+    key: ExpertKey,
+    parts: [&mut [u8]; PARTS_MAX],
+    record: &mut [u8],
+) {
+    let mut parts = parts;
+    let mut first = 0;
+    record::arrange_with(team, geometry, key, record, |matrix, place, out| {
+        let parts = &mut parts[first..first + parts_of_matrix(&scaled[matrix])];
+        first += parts.len();
+        match (&scaled[matrix], place.format) {
+            (Some(scaled), WeightFormat::Codes(coding)) => {
+                pack_scaled(team, scaled, coding, place, parts, out)
+            }
+            _ => {
+                let big_endian = experts.projections()[matrix].big_endian;
+                record::pack_source(team, place, SourceMatrix { bytes: &mut *parts[0], big_endian }, out);
+            }
+        }
+    });
+}
+
+/// Packs a matrix of codes by the whole team; `parts` are its codes, scales and biases.
+fn pack_scaled(
+    team: &Team<'_>,
+    scaled: &Scaled,
+    coding: Coding,
+    place: &MatrixPlace,
+    parts: &[&mut [u8]],
+    out: &mut [u8],
+) {
+    let MatrixPlace { format, rows, columns, .. } = *place;
+    let row_bytes = scaled.order.row_bytes(coding.bits(), columns);
+    let group_bytes = layout::packed_group_bytes(format, columns);
+    let scale_row_bytes = scaled.scale_bytes(coding, 1, columns);
+    team.for_each_part_mut(out, GROUPS_PER_CHUNK * group_bytes, |chunk, packed, _worker| {
+        let first = chunk * GROUPS_PER_CHUNK * GROUP_ROWS;
+        let count = (GROUPS_PER_CHUNK * GROUP_ROWS).min(rows - first);
+        // Between the parts of a group are gaps.
+        packed.fill(0);
+        if let Some(bits) = &scaled.codebook {
+            let mut values = [0.0; 256];
+            let values = &mut values[..bits.len()];
+            values.iter_mut().zip(bits.iter()).for_each(|(value, bits)| *value = f32::from_bits(*bits));
+            pack_codebook(coding, columns, values, packed);
+        }
+        let kinds = [ScalePart::Scales, ScalePart::Biases];
+        for (kind, bytes) in kinds.into_iter().zip(&parts[1..]) {
+            let rows = ScaleRows {
+                bytes: &bytes[first / scaled.rows_per_scale * scale_row_bytes..],
+                source: scaled.source,
+                rows_per_scale: scaled.rows_per_scale,
+                rows_before: first % scaled.rows_per_scale,
+            };
+            pack_scales(coding, (count, columns), kind, rows, packed);
+        }
+        let codes = &parts[0][first * row_bytes..][..count * row_bytes];
+        pack_codes(coding, (count, columns), scaled.order, codes, packed);
+    });
+}
+
 /// Packs a matrix by the whole team, `block(row, index, bytes)` fills in block `index` of a row.
 fn pack(
     team: &Team<'_>,
@@ -221,7 +392,7 @@ mod tests {
     use coldpress_workers::Workers;
 
     use super::*;
-    use crate::geometry::{Geometry, Projection};
+    use crate::geometry::Geometry;
     use crate::record::RecordRef;
 
     const HIDDEN: usize = 64;
@@ -277,7 +448,8 @@ mod tests {
                 let elements = experts.part(index).bytes / 4;
                 (0..elements).flat_map(|at| (at as f32).to_le_bytes()).collect::<Vec<u8>>()
             };
-            let mut parts = [part(0), part(1), Vec::new(), Vec::new()];
+            let mut parts: [Vec<u8>; PARTS_MAX] = Default::default();
+            (parts[0], parts[1]) = (part(0), part(1));
             let (geometry, record) = record_of(&experts, &mut parts);
             let record = RecordRef::new(geometry.layer(0), &record);
             assert_rows(record.gate(), |row, column| (column * 2 * INNER + step * row) as f32);
@@ -304,7 +476,11 @@ mod tests {
         };
         let (both, both_exponents) = part(2 * INNER, HIDDEN);
         let (down, down_exponents) = part(HIDDEN, INNER);
-        let (geometry, record) = record_of(&experts, &mut [both, both_exponents, down, down_exponents]);
+        let mut parts: [Vec<u8>; PARTS_MAX] = Default::default();
+        for (part, bytes) in parts.iter_mut().zip([both, both_exponents, down, down_exponents]) {
+            *part = bytes;
+        }
+        let (geometry, record) = record_of(&experts, &mut parts);
         let record = RecordRef::new(geometry.layer(0), &record);
         let value = |row: usize, column: usize| {
             VALUES[code(row, column)] * 2f32.powi(exponent(row, column / BLOCK_ELEMENTS) as i32 - 127)

@@ -23,7 +23,7 @@ const METADATA_KEY: &str = "__metadata__";
 
 /// Element types with the ggml type of the same meaning;
 /// bytes without a sign are codes, whose meaning another tensor gives: no kernel computes with either kind of bytes.
-const ELEMENT_TYPES: [(&str, TensorType); 9] = [
+const ELEMENT_TYPES: [(&str, TensorType); 13] = [
     ("F32", TensorType::F32),
     ("F16", TensorType::F16),
     ("BF16", TensorType::Bf16),
@@ -33,6 +33,10 @@ const ELEMENT_TYPES: [(&str, TensorType); 9] = [
     ("I16", TensorType::I16),
     ("I8", TensorType::I8),
     ("U8", TensorType::I8),
+    ("U32", TensorType::U32),
+    ("F8_E4M3", TensorType::F8E4m3),
+    ("F8_E5M2", TensorType::F8E5m2),
+    ("F8_E8M0", TensorType::F8E8m0),
 ];
 
 /// The directory of one file.

@@ -1,4 +1,4 @@
-//! The tensor types of ggml: number, name and block size, in one table.
+//! The tensor types of ggml, and the element types that only safetensors files have: number, name and block size, in one table.
 //!
 //! The figures agree with the PyPI package `gguf` 0.19 (`GGMLQuantizationType`, `GGML_QUANT_SIZES`). Numbers
 //! outside the table are never given a size: a file that uses one is refused with the tensor and the number.
@@ -57,7 +57,14 @@ tensor_types! {
     Mxfp4 = 39, "MXFP4", 32, 17;
     Nvfp4 = 40, "NVFP4", 64, 36;
     Q1_0 = 41, "Q1_0", 128, 18;
+    U32 = 0x8000_0000, "U32", 1, 4;
+    F8E4m3 = 0x8000_0001, "F8_E4M3", 1, 1;
+    F8E5m2 = 0x8000_0002, "F8_E5M2", 1, 1;
+    F8E8m0 = 0x8000_0003, "F8_E8M0", 1, 1;
 }
+
+/// Numbers from here on belong to types of safetensors files and stand in no file.
+const NOT_GGML: u32 = 1 << 31;
 
 /// Numbers without a size here, with what a file that shows one probably is.
 const NOT_READ: &[(u32, &str)] = &[
@@ -82,9 +89,9 @@ impl TensorType {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// The type with this number in files, or `None` if the table has no such number.
+    /// The type with this number in files, or `None` if ggml has no such number.
     pub fn from_id(id: u32) -> Option<TensorType> {
-        TABLE.iter().find(|row| row.1 == id).map(|row| row.0)
+        TABLE.iter().find(|row| row.1 == id && row.0.is_ggml()).map(|row| row.0)
     }
 
     /// The type with this name as ggml writes it (`Q4_K`), upper or lower case.
@@ -96,7 +103,12 @@ impl TensorType {
         &TABLE[self as usize]
     }
 
-    /// The number that stands for this type in files.
+    /// Whether ggml has this type; the others are element types of safetensors files.
+    pub fn is_ggml(self) -> bool {
+        self.row().1 < NOT_GGML
+    }
+
+    /// The number that stands for this type in files; only of types of ggml.
     pub fn id(self) -> u32 {
         self.row().1
     }
@@ -142,7 +154,10 @@ mod tests {
     fn the_table_is_in_the_order_of_the_enum_and_round_trips() {
         for (position, row) in TABLE.iter().enumerate() {
             assert_eq!(row.0 as usize, position);
-            assert_eq!(TensorType::from_id(row.0.id()), Some(row.0));
+            assert_eq!(
+                TensorType::from_id(row.0.id()),
+                Some(row.0).filter(|tensor_type| tensor_type.is_ggml())
+            );
             assert_eq!(TensorType::from_name(row.0.name()), Some(row.0));
             assert!(row.0.block_elements() > 0 && row.0.block_bytes() > 0);
         }

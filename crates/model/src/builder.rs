@@ -8,24 +8,26 @@
 mod convolution;
 mod fused;
 mod rows;
+mod scaled;
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
-use coldpress_experts::{
-    ExpertOffsets, ExpertPlace, LayerExperts, Projection, RowTable, Stored, weight_format,
-};
+use coldpress_experts::{ExpertOffsets, ExpertPlace, LayerExperts, Projection, RowTable, weight_format};
 use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, TensorType, Value};
 use coldpress_kernels::WeightFormat;
 use coldpress_kernels::blocks::has_big_endian_form;
 
+use crate::containers;
 use crate::error::ModelError;
 use crate::latent::HeadMatrices;
 use crate::names::{HuggingFace, Names, number};
 use crate::nested::Nested;
+use scaled::ExpertMatrix;
+
 use crate::spec::{
-    DenseKind, DenseTensor, LinearSpec, MatrixHandle, NormSpec, Picked, TableHandle, VectorHandle,
+    DenseKind, DenseTensor, FileBytes, LinearSpec, MatrixHandle, NormSpec, Picked, TableHandle, VectorHandle,
 };
 
 /// Largest value accepted for any single dimension of a model.
@@ -253,12 +255,15 @@ impl<'a> SpecBuilder<'a> {
 
     /// Whether the file holds a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
-        self.find(name).is_some()
+        self.find(name).is_some() || self.find_codes(name).is_some()
     }
 
     /// Shape of a tensor, innermost dimension first.
     pub fn shape(&self, name: &str) -> Result<&'a [u64], ModelError> {
-        Ok(&self.require(name)?.shape)
+        match self.find_codes(name) {
+            Some(codes) => Ok(&codes.shape),
+            None => Ok(&self.require(name)?.shape),
+        }
     }
 
     /// Takes a tensor for used that says what another one says.
@@ -310,9 +315,8 @@ impl<'a> SpecBuilder<'a> {
             name: info.name.clone(),
             format,
             kind,
-            file: info.file,
-            offset: info.offset,
-            byte_len: info.byte_len,
+            bytes: FileBytes { file: info.file, offset: info.offset, byte_len: info.byte_len },
+            scaled: None,
             offset_added: 0.0,
             picked: Picked::ALL,
             place: start..start,
@@ -327,8 +331,12 @@ impl<'a> SpecBuilder<'a> {
         // A one-row matrix is stored as a vector in some files.
         let one_row = rows == 1 && self.find(name).is_some_and(|info| info.shape.len() == 1);
         let shape: &[usize] = if one_row { &[columns] } else { &[columns, rows] };
+        let kind = DenseKind::Matrix { rows, columns };
+        if let Some(found) = self.find_scaled(name, rows, columns, None)? {
+            return Ok(MatrixHandle(self.push_scaled(&found, kind, 0, rows)));
+        }
         let (info, format) = self.take(name, shape)?;
-        Ok(MatrixHandle(self.push(info, format, DenseKind::Matrix { rows, columns })))
+        Ok(MatrixHandle(self.push(info, format, kind)))
     }
 
     /// One matrix per head, cut from a tensor with `[columns, head_rows]` of every head: the rows `part` of each, with rows and
@@ -343,19 +351,29 @@ impl<'a> SpecBuilder<'a> {
     ) -> Result<HeadMatrices, ModelError> {
         let flat = self.shape(name)?.len() == 2;
         let shape: &[usize] = if flat { &[columns, head_rows * heads] } else { &[columns, head_rows, heads] };
-        let (info, format) = self.take(name, shape)?;
-        let row_bytes = format.row_bytes(columns) as u64;
         let rows = part.len();
         let kind = match transposed {
             true => DenseKind::Transposed { rows: columns, columns: rows },
             false => DenseKind::Matrix { rows, columns },
         };
         let first = MatrixHandle(self.tensors.len());
+        if let Some(found) = self.find_scaled(name, head_rows * heads, columns, None)? {
+            for row in (0..heads).map(|head| head * head_rows + part.start) {
+                if !scaled::cut_fits(&found, row) {
+                    let detail = format!("{name} is cut at row {row}, inside of 16 rows that share a scale");
+                    return Err(self.unsupported(detail));
+                }
+                self.push_scaled(&found, kind, row, rows);
+            }
+            return Ok(HeadMatrices { first });
+        }
+        let (info, format) = self.take(name, shape)?;
+        let row_bytes = format.row_bytes(columns) as u64;
         for head in 0..heads {
             let index = self.push(info, format, kind);
             let tensor = &mut self.tensors[index];
-            tensor.offset += (head * head_rows + part.start) as u64 * row_bytes;
-            tensor.byte_len = rows as u64 * row_bytes;
+            tensor.bytes.offset += (head * head_rows + part.start) as u64 * row_bytes;
+            tensor.bytes.byte_len = rows as u64 * row_bytes;
         }
         Ok(HeadMatrices { first })
     }
@@ -472,24 +490,15 @@ impl<'a> SpecBuilder<'a> {
         width: usize,
     ) -> Result<usize, ModelError> {
         let together = format!("blk.{layer}.ffn_gate_up_exps.weight");
-        let (gate, up) = if self.has(&together) {
+        let [gate, up] = if self.has(&together) {
             let both = self.stacked(&together, count, 2 * width, hidden)?;
-            let half = both.format.row_bytes(hidden) as u64 * width as u64;
-            let ExpertOffsets::Stride { first, stride } = both.offsets else {
-                return Err(self.bad(format!("{together} is not one tensor")));
-            };
-            let from = |first| Projection {
-                rows: width,
-                offsets: ExpertOffsets::Stride { first, stride },
-                ..both.clone()
-            };
-            (from(first), from(first + half))
+            self.halves(&both)?
         } else {
             let gate = self.projection(layer, "gate", count, width, hidden)?;
-            (gate, self.projection(layer, "up", count, width, hidden)?)
+            [gate, self.projection(layer, "up", count, width, hidden)?]
         };
         let down = self.projection(layer, "down", count, hidden, width)?;
-        Ok(self.push_experts(LayerExperts { expert_count: count, gate, up, down, stored: Stored::Apart }))
+        Ok(self.push_matrices(count, [gate, up, down]))
     }
 
     /// Layer number of the expert store that `experts` get.
@@ -505,11 +514,14 @@ impl<'a> SpecBuilder<'a> {
         count: usize,
         rows: usize,
         columns: usize,
-    ) -> Result<Projection, ModelError> {
+    ) -> Result<ExpertMatrix, ModelError> {
+        if let Some(found) = self.find_scaled(name, rows, columns, Some(count))? {
+            return Ok(self.stacked_scaled(&found, count, rows, columns));
+        }
         let big_endian = self.file.big_endian();
         let (info, format) = self.take(name, &[columns, rows, count])?;
         let offsets = ExpertOffsets::Stride { first: info.offset, stride: info.byte_len / count as u64 };
-        Ok(Projection { format, rows, columns, file: info.file, offsets, big_endian })
+        Ok((Projection { format, rows, columns, file: info.file, offsets, big_endian }, None))
     }
 
     fn projection(
@@ -519,11 +531,19 @@ impl<'a> SpecBuilder<'a> {
         count: usize,
         rows: usize,
         columns: usize,
-    ) -> Result<Projection, ModelError> {
+    ) -> Result<ExpertMatrix, ModelError> {
         let stacked = format!("blk.{layer}.ffn_{part}_exps.weight");
         let apart = |expert: usize| format!("blk.{layer}.ffn_{part}.{expert}.weight");
         if self.has(&stacked) || (!self.has(&apart(0)) && self.by_source(true, false)) {
             return self.stacked(&stacked, count, rows, columns);
+        }
+        if self.find_codes(&apart(0)).is_some() {
+            let all = (0..count).map(|expert| self.find_scaled(&apart(expert), rows, columns, None));
+            let all = all.collect::<Result<Vec<_>, _>>()?;
+            if all.iter().all(Option::is_some) {
+                let all: Vec<_> = all.into_iter().flatten().collect();
+                return self.apart_scaled(&all, rows, columns);
+            }
         }
         let mut places = Vec::with_capacity(count);
         let mut common: Option<WeightFormat> = None;
@@ -544,7 +564,8 @@ impl<'a> SpecBuilder<'a> {
             _ => return Err(self.bad(format!("layer {layer} has no experts"))),
         };
         let offsets = ExpertOffsets::Places(places);
-        Ok(Projection { format, rows, columns, file, offsets, big_endian: self.file.big_endian() })
+        let big_endian = self.file.big_endian();
+        Ok((Projection { format, rows, columns, file, offsets, big_endian }, None))
     }
 
     /// Returns the collected tensors and experts, or names what the file holds beyond what `family` takes into account:
@@ -554,6 +575,7 @@ impl<'a> SpecBuilder<'a> {
         family: &str,
         context: usize,
     ) -> Result<(Vec<DenseTensor>, Vec<LayerExperts>), ModelError> {
+        containers::check(self.metadata()).map_err(|detail| self.unsupported(detail))?;
         if let Some(what) = self.names.not_understood(self.metadata(), context as u64) {
             return Err(self.unsupported(format!("{what}, which coldpress does not compute in '{family}'")));
         }

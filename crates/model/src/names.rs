@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 
 use coldpress_formats::{Array, Metadata, Value};
 
+use crate::containers::is_about_codes;
 use crate::nested::Nested;
 
 /// How the Hugging Face checkpoints of a family differ from the usual names.
@@ -261,7 +262,10 @@ impl Names {
         let expert = stem.rsplit_once('.').filter(|(_, last)| last.bytes().all(|byte| byte.is_ascii_digit()));
         let theirs = match expert {
             Some((part, expert)) => find(&format!("{part}.{{e}}"))?.replace("{e}", expert),
-            None => find(stem)?.to_owned(),
+            None => match find(stem) {
+                Some(theirs) => theirs.to_owned(),
+                None => stacked_by_mlx(stem, find)?,
+            },
         };
         Some(whole(format!("{theirs}.{suffix}")))
     }
@@ -276,6 +280,9 @@ impl Names {
                 None => Some(*key),
             };
             let Some(key) = &inner else { return false };
+            if is_about_codes(key) {
+                return false;
+            }
             let accepted = table.accepted.iter().chain(ACCEPTED).find(|(name, _)| name == key);
             match accepted {
                 Some((_, accepted)) => !accepts(*accepted, value, context),
@@ -285,6 +292,13 @@ impl Names {
         let (key, value) = metadata.iter().find(unknown)?;
         Some(format!("{key} is {}", value.describe()))
     }
+}
+
+/// The module of MLX that holds a projection of all experts, for families whose checkpoints have one module per expert.
+fn stacked_by_mlx(stem: &str, find: impl Fn(&str) -> Option<&'static str>) -> Option<String> {
+    let part = stem.strip_prefix("blk.ffn_")?.strip_suffix("_exps")?;
+    let (before, _) = find(&format!("blk.ffn_{part}.{{e}}"))?.split_once("experts.{e}.")?;
+    Some(format!("{before}switch_mlp.{part}_proj"))
 }
 
 fn has_no_effect(key: &str) -> bool {
@@ -364,7 +378,8 @@ mod tests {
         assert_eq!(tensor("blk.3.ffn_up.17.weight"), "model.layers.3.moe.17.w3.weight");
         assert_eq!(tensor("blk.3.exp_probs_b.bias"), "model.layers.3.gate.correction");
         assert_eq!(tensor("blk.3.ffn_gate_up_exps.weight"), "model.layers.3.moe.both.weight");
-        assert_eq!(tensor("blk.3.ffn_gate_exps.weight"), "");
+        assert_eq!(tensor("blk.3.ffn_gate_exps.weight"), "model.layers.3.mlp.switch_mlp.gate_proj.weight");
+        assert_eq!(tensor("blk.3.ffn_up_exps.weight"), "");
         assert_eq!(Names::Gguf { prefix: "x".into() }.tensor("a.b"), Some("a.b".to_owned()));
     }
 }

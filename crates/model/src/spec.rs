@@ -7,10 +7,12 @@
 mod routing;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use coldpress_experts::{LayerExperts, RowTable};
 use coldpress_kernels::attention::AttentionShape;
-use coldpress_kernels::{WeightFormat, packed_bytes};
+use coldpress_kernels::layout::CodeOrder;
+use coldpress_kernels::{ScaleSource, WeightFormat, packed_bytes};
 
 pub use coldpress_kernels::Activation;
 pub use routing::{GroupScore, Renormalize, RouterGroups, RouterScores, RouterSpec};
@@ -79,18 +81,46 @@ pub struct DenseTensor {
     pub format: WeightFormat,
     /// Shape and form in memory.
     pub kind: DenseKind,
-    /// Index into the model's files.
-    pub file: usize,
-    /// First byte in that file.
-    pub offset: u64,
-    /// Bytes in that file.
-    pub byte_len: u64,
+    /// Where its blocks, floats or codes lie.
+    pub bytes: FileBytes,
+    /// What belongs to codes.
+    pub scaled: Option<ScaledTensor>,
     /// Added to every value of a vector when it is loaded: 1 for norms that are stored as a difference from 1, else 0.
     pub offset_added: f32,
     /// Which values of the file a vector takes.
     pub picked: Picked,
     /// Byte range in the dense weights buffer, 64-byte aligned.
     pub place: Range<usize>,
+}
+
+/// A range of bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileBytes {
+    /// Index into the model's files.
+    pub file: usize,
+    /// First byte in that file.
+    pub offset: u64,
+    /// Length in bytes.
+    pub byte_len: u64,
+}
+
+/// What belongs to the codes of a dense matrix.
+#[derive(Clone, Debug)]
+pub struct ScaledTensor {
+    /// How the codes of a row follow each other.
+    pub order: CodeOrder,
+    /// Scales, a row of them for each `rows_per_scale` rows.
+    pub scales: FileBytes,
+    /// How scales and biases are written.
+    pub source: ScaleSource,
+    /// Rows that share a row of scales.
+    pub rows_per_scale: usize,
+    /// Rows that share the first row of scales and come before the first row of the matrix.
+    pub rows_before: usize,
+    /// Biases, as many as scales.
+    pub biases: Option<FileBytes>,
+    /// The bits of the f32 values that codes stand for, in codings with a codebook.
+    pub codebook: Option<Arc<[u32]>>,
 }
 
 /// Every `step`-th value, from value `first` on.
@@ -108,6 +138,14 @@ impl Picked {
 }
 
 impl DenseTensor {
+    /// All ranges of bytes that belong to it.
+    pub fn all_bytes(&self) -> impl Iterator<Item = FileBytes> {
+        let scaled = self.scaled.as_ref();
+        let scales = scaled.map(|scaled| scaled.scales);
+        let biases = scaled.and_then(|scaled| scaled.biases);
+        [Some(self.bytes), scales, biases].into_iter().flatten()
+    }
+
     /// Format of the values in memory.
     pub fn held_format(&self) -> WeightFormat {
         match self.kind {

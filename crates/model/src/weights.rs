@@ -8,21 +8,24 @@ use coldpress_kernels::{MatrixRef, WeightFormat, pack_column, pack_rows, packed_
 use coldpress_memory::{Buffer, Bytes, Ledger, Purpose};
 
 use crate::error::ModelError;
-use crate::spec::{DenseKind, DenseTensor, MatrixHandle, ModelSpec, Picked, TableHandle, VectorHandle};
+use crate::scaled;
+use crate::spec::{
+    DenseKind, DenseTensor, FileBytes, MatrixHandle, ModelSpec, Picked, TableHandle, VectorHandle,
+};
 
 /// Rows that are packed together; a piece holds whole groups.
-const GROUP_ROWS: usize = 16;
+pub(crate) const GROUP_ROWS: usize = 16;
 
 /// Where the bytes of dense tensors come from.
 pub trait TensorReader {
-    /// Calls `take` with consecutive pieces of `tensor` from its first byte to its last. Every piece is whole rows of
+    /// Calls `take` with consecutive pieces of `bytes` from the first to the last. Every piece is whole rows of
     /// `row_bytes` bytes, and all but the last a multiple of `rows_multiple` rows. The bytes may be changed.
     ///
     /// # Errors
     /// What reading or `take` reports.
     fn read(
         &mut self,
-        tensor: &DenseTensor,
+        bytes: FileBytes,
         row_bytes: usize,
         rows_multiple: usize,
         take: &mut dyn FnMut(&mut [u8]) -> Result<(), ModelError>,
@@ -50,19 +53,27 @@ impl DenseWeights {
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Self, ModelError> {
         let mut buffer = Buffer::new(ledger, Purpose::Dense, Bytes(spec.dense_bytes() as u64))?;
-        let total: u64 = spec.tensors.iter().map(|tensor| tensor.byte_len).sum();
+        let all = spec.tensors.iter().flat_map(DenseTensor::all_bytes);
+        let total: u64 = all.map(|bytes| bytes.byte_len).sum();
         let mut done = 0;
         for tensor in &spec.tensors {
             let place = &mut buffer.as_bytes_mut()[tensor.place.clone()];
+            let mut count = |bytes: usize| {
+                done += bytes as u64;
+                if progress(done, total) { Ok(()) } else { Err(ModelError::Cancelled) }
+            };
+            if let Some(scaled) = &tensor.scaled {
+                scaled::load(tensor, scaled, place, reader, &mut count)?;
+                continue;
+            }
             let mut place = Filling { tensor, place, at: 0, seen: 0 };
             let (row_bytes, rows_multiple) = piece_shape(tensor);
-            reader.read(tensor, row_bytes, rows_multiple, &mut |piece| {
+            reader.read(tensor.bytes, row_bytes, rows_multiple, &mut |piece| {
                 if big_endian {
                     to_little_endian(tensor.format, piece);
                 }
                 place.take(piece)?;
-                done += piece.len() as u64;
-                if progress(done, total) { Ok(()) } else { Err(ModelError::Cancelled) }
+                count(piece.len())
             })?;
         }
         Ok(Self { buffer: Some(buffer), tensors: spec.tensors.clone() })
@@ -206,8 +217,14 @@ fn piece_shape(tensor: &DenseTensor) -> (usize, usize) {
 
 /// Bytes that a [`TensorReader`] must be able to hand out in one piece.
 pub fn largest_piece(spec: &ModelSpec) -> usize {
-    let pieces = spec.tensors.iter().map(piece_shape);
-    pieces.map(|(row_bytes, rows)| row_bytes * rows).max().unwrap_or(0)
+    let pieces = spec.tensors.iter().map(|tensor| match &tensor.scaled {
+        Some(scaled) => scaled::largest_piece(tensor, scaled),
+        None => {
+            let (row_bytes, rows) = piece_shape(tensor);
+            row_bytes * rows
+        }
+    });
+    pieces.max().unwrap_or(0)
 }
 
 fn elements(format: WeightFormat, bytes: usize) -> usize {
@@ -238,9 +255,8 @@ mod tests {
                 name: "a tensor".to_owned(),
                 format,
                 kind,
-                file: 0,
-                offset: 0,
-                byte_len: source.len() as u64,
+                bytes: FileBytes { file: 0, offset: 0, byte_len: source.len() as u64 },
+                scaled: None,
                 offset_added: 0.0,
                 picked: Picked::ALL,
                 place: 0..0,

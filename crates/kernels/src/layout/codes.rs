@@ -207,6 +207,44 @@ pub fn pack_codebook(coding: Coding, columns: usize, codebook: &[f32], out: &mut
     }
 }
 
+/// What the codes of one row of a checkpoint stand for before they are scaled. `out` has an element per column.
+///
+/// # Panics
+/// When `source` is not a row of as many codes, or the codebook is not that of the coding.
+pub fn levels_of_row(coding: Coding, order: CodeOrder, codebook: &[f32], source: &[u8], out: &mut [f32]) {
+    let (bits, columns) = (coding.bits(), out.len());
+    assert_eq!(source.len(), order.row_bytes(bits, columns), "codes of a row of {columns} columns");
+    assert_eq!(codebook.len(), coding.codebook_len(), "codebook of {coding}");
+    for (step, levels) in out.chunks_mut(STEP_COLUMNS).enumerate() {
+        let words = match order {
+            CodeOrder::Stream => words_of_stream(bits, source, step),
+            CodeOrder::Words => words_of_words(bits, columns, source, step),
+        };
+        for (column, level) in levels.iter_mut().enumerate() {
+            let bit = column * bits;
+            let next = words.get(bit / 32 + 1).copied().unwrap_or(0);
+            let both = u64::from(next) << 32 | u64::from(words[bit / 32]);
+            *level = coding.level((both >> (bit % 32)) as u32 & ((1u32 << bits) - 1), codebook);
+        }
+    }
+}
+
+/// The number of scale `index` in `bytes`, which are written as `source` says.
+pub fn scale_at(source: ScaleSource, bytes: &[u8], index: usize) -> f32 {
+    let mut held = [0; 4];
+    let held = &mut held[..source.held().bytes()];
+    copy_scale(source, &bytes[index * source.bytes()..][..source.bytes()], held);
+    scale_of(source.held(), held)
+}
+
+fn scale_of(format: ScaleFormat, bytes: &[u8]) -> f32 {
+    match format {
+        ScaleFormat::F32 => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+        ScaleFormat::F16 => crate::blocks::f16_to_f32(u16::from_le_bytes([bytes[0], bytes[1]])),
+        ScaleFormat::Bf16 => f32::from_bits(u32::from(u16::from_le_bytes([bytes[0], bytes[1]])) << 16),
+    }
+}
+
 /// One packed group as the scalar definition reads it.
 #[derive(Clone, Copy)]
 pub(crate) struct CodesGroup<'a> {
@@ -254,10 +292,6 @@ impl<'a> CodesGroup<'a> {
     fn scale(&self, at: usize, scale_group: usize, lane: usize) -> f32 {
         let format = self.coding.scales();
         let bytes = &self.bytes[at + (scale_group * GROUP_ROWS + lane) * format.bytes()..];
-        match format {
-            ScaleFormat::F32 => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
-            ScaleFormat::F16 => crate::blocks::f16_to_f32(u16::from_le_bytes([bytes[0], bytes[1]])),
-            ScaleFormat::Bf16 => f32::from_bits(u32::from(u16::from_le_bytes([bytes[0], bytes[1]])) << 16),
-        }
+        scale_of(format, bytes)
     }
 }

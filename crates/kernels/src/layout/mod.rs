@@ -28,7 +28,9 @@ use crate::blocks::{CODE_OFFSET, SHIFTED_OFFSET, STEP_COLUMNS};
 use crate::{KernelError, WeightFormat};
 
 pub(crate) use coded::TRIT_VECTORS;
-pub use codes::{CodeOrder, ScalePart, ScaleRows, pack_codebook, pack_codes, pack_scales};
+pub use codes::{
+    CodeOrder, ScalePart, ScaleRows, levels_of_row, pack_codebook, pack_codes, pack_scales, scale_at,
+};
 pub(crate) use codes::{CodesGroup, codes_place};
 pub use pack::{pack_column, pack_group, pack_group_from, pack_rows};
 pub(crate) use unpack::read_lane;
