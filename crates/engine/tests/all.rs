@@ -33,6 +33,7 @@ mod long_prompts_read_each_expert_once;
 mod lossy_routing_is_what_it_says;
 mod lossy_settings_are_compared_with_exact_ones;
 mod many_requests_get_the_answers_of_their_solo_runs;
+mod matrices_of_codes_agree_with_their_references;
 mod recurrent_states_are_kept_for_later;
 mod rows_of_n_grams_stay_on_disk;
 mod rows_of_other_requests_change_no_choice;

@@ -359,10 +359,6 @@ impl<'a> SpecBuilder<'a> {
         let first = MatrixHandle(self.tensors.len());
         if let Some(found) = self.find_scaled(name, head_rows * heads, columns, None)? {
             for row in (0..heads).map(|head| head * head_rows + part.start) {
-                if !scaled::cut_fits(&found, row) {
-                    let detail = format!("{name} is cut at row {row}, inside of 16 rows that share a scale");
-                    return Err(self.unsupported(detail));
-                }
                 self.push_scaled(&found, kind, row, rows);
             }
             return Ok(HeadMatrices { first });

@@ -65,10 +65,13 @@ impl<'a> Matrix<'a> {
 
     /// Rows of codes, and of scales, that must stay together.
     fn multiples(&self) -> (usize, usize) {
-        match (self.transposed, self.scaled.rows_per_scale) {
-            (false, 1) => (GROUP_ROWS, GROUP_ROWS),
-            (false, _) => (GROUP_ROWS, 1),
+        let ScaledTensor { rows_per_scale, rows_before, .. } = *self.scaled;
+        match (self.transposed, rows_per_scale) {
             (true, _) => (1, 1),
+            (false, 1) => (GROUP_ROWS, GROUP_ROWS),
+            (false, _) if rows_before.is_multiple_of(GROUP_ROWS) => (GROUP_ROWS, 1),
+            // The second row of scales begins inside of a group.
+            (false, _) => (GROUP_ROWS, (rows_before + self.rows).div_ceil(rows_per_scale)),
         }
     }
 

@@ -208,8 +208,3 @@ impl Found<'_> {
         }
     }
 }
-
-/// What a matrix cut into heads must fulfil, where scales are shared by rows.
-pub(super) fn cut_fits(found: &Found<'_>, first: usize) -> bool {
-    found.rows_per_scale == 1 || (first % found.rows_per_scale).is_multiple_of(16)
-}
