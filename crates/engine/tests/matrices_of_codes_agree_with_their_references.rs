@@ -72,7 +72,9 @@ fn every_scale_and_bias_counts() {
         let checkpoint = Checkpoint::read(&reference.folder);
         let expected = logits_of(checkpoint.write().path(), &exact(), &reference.ids);
         let is_scale = |name: &str| {
-            [".scales", ".biases", ".scale", ".weight_scale_inv"].iter().any(|end| name.ends_with(end))
+            // The scores of an indexer are only compared with each other: one factor for all of them changes no order.
+            let ends = [".scales", ".biases", ".scale", ".weight_scale_inv"];
+            ends.iter().any(|end| name.ends_with(end)) && !name.ends_with("indexer.wq_b.scale")
         };
         let names: Vec<String> = checkpoint
             .tensors
