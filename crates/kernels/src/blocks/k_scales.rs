@@ -31,3 +31,12 @@ pub(super) fn dequantize_with_minimums(fields: &BlockFields, out: &mut [f32]) {
         }
     }
 }
+
+/// The inverse of [`read_scales_and_minimums`]; values have six bits.
+pub(super) fn write_scales_and_minimums(scales: &[u8; 8], minimums: &[u8; 8], bytes: &mut [u8]) {
+    for index in 0..4 {
+        bytes[index] = scales[index] | scales[index + 4] >> 4 << 6;
+        bytes[index + 4] = minimums[index] | minimums[index + 4] >> 4 << 6;
+        bytes[index + 8] = (scales[index + 4] & 0x0f) | minimums[index + 4] << 4;
+    }
+}

@@ -22,6 +22,7 @@ mod q5;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod search;
 mod ternary;
 
 use crate::{KernelError, WeightFormat};
@@ -32,6 +33,7 @@ pub(crate) use iq1::{SHIFTED_OFFSET, shifted};
 pub(crate) use iq4::IQ4_VALUES;
 pub(crate) use mxfp4::{CODE_OFFSET, CODES, Mxfp4, scale_of_exponent};
 pub(crate) use nvfp4::{FLOAT8_FACTOR, Nvfp4, scale_of_float8};
+pub use search::{SEARCHED_MAGNITUDE_MAX, quantize_with_search};
 pub(crate) use ternary::POWERS_OF_THREE;
 pub(crate) use {grids::IQ2_S, grids::IQ2_XS, grids::IQ2_XXS, grids::IQ3_S, grids::IQ3_XXS};
 pub(crate) use {iq1::Iq1M, iq1::Iq1S, iq2::Iq2S, iq2::Iq2Xs, iq2::Iq2Xxs, iq3::Iq3S, iq3::Iq3Xxs};

@@ -56,7 +56,7 @@ fn read_five_bits(bytes: &[u8], quants: &mut [u8]) {
     }
 }
 
-fn write_five_bits(quants: &[u8; STEP_COLUMNS], bytes: &mut [u8]) {
+pub(super) fn write_five_bits(quants: &[u8; STEP_COLUMNS], bytes: &mut [u8]) {
     let mut fifth = 0_u32;
     for (column, &quant) in quants.iter().enumerate() {
         fifth |= u32::from(quant >> 4 & 1) << column;
