@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use coldpress::{BudgetSpec, Bytes, Capacity, KvType, Residency, SizeSpec};
+use coldpress::{BudgetSpec, Bytes, Capacity, ExpertType, KvType, Residency, SizeSpec};
 
 use crate::flags::{Flags, SeriesFlags};
 use crate::values::{policy, size};
@@ -262,6 +262,9 @@ pub struct PackArguments {
     /// Where to write the pack [default: the cache folder, named by the model's fingerprint]
     #[arg(long, value_name = "PATH")]
     pub out: Option<PathBuf>,
+    /// What experts become in the pack: q4_k, q4_0, q8_0, mxfp4, or keep: as in the model file; lossy but for keep
+    #[arg(long, value_name = "TYPE", default_value = "keep", value_parser = named(&ExpertType::ALL))]
+    pub experts: ExpertType,
     /// Bound on the memory of the process while packing [default: as for run]
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<BudgetSpec>,

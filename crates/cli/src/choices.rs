@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Arg;
 use coldpress::{
-    BudgetSpec, ChoiceOrigin, ForceMode, GivenAs, IdleRelease, Isa, KvType, LoadConfiguration, MemoryGate,
-    PackUse, Prefetch, Press, ReaderKind, Residency, SettingKey, SizeSpec, Thinking,
+    BudgetSpec, ChoiceOrigin, ExpertType, ForceMode, GivenAs, IdleRelease, Isa, KvType, LoadConfiguration,
+    MemoryGate, PackUse, Prefetch, Press, ReaderKind, Residency, SettingKey, SizeSpec, Thinking,
 };
 
 use crate::flags::{Flags, Given};
@@ -305,6 +305,17 @@ pub static ROWS: [Row; SettingKey::ALL.len() + 1] = [
         apply: |choices, text| {
             let kv = named(&KvType::ALL, text)?;
             choices.set(|configuration| configuration.kv_type(kv))
+        },
+        ..ROW
+    },
+    Row {
+        key: SettingKey::Experts,
+        value_name: "TYPE",
+        help: "Experts of the pack that `coldpress pack --experts` wrote: q4_k, q4_0, q8_0, mxfp4, lossy; or keep: those of the model \
+               file [default: keep]",
+        apply: |choices, text| {
+            let experts = named(&ExpertType::ALL, text)?;
+            choices.set(|configuration| configuration.experts(experts))
         },
         ..ROW
     },

@@ -21,9 +21,9 @@ pub fn pack(arguments: &PackArguments, environment: &Environment) -> Result<Ende
     let mut bars = Bars::published(&publication);
     let budget = arguments.budget.and_then(|budget| choices::size(budget, &arguments.model));
     let report = if arguments.verify {
-        coldpress::verify_pack(&arguments.model, &place, budget, &mut bars)?
+        coldpress::verify_pack_as(&arguments.model, &place, arguments.experts, budget, &mut bars)?
     } else {
-        coldpress::pack_model(&arguments.model, &place, budget, &mut bars)?
+        coldpress::pack_model_as(&arguments.model, &place, arguments.experts, budget, &mut bars)?
     };
     if arguments.json {
         output::json(&report)?;
@@ -45,12 +45,15 @@ fn place(arguments: &PackArguments, environment: &Environment) -> Result<PathBuf
 }
 
 fn describe(report: &PackReport, verified: bool) -> String {
-    let PackReport { path, file_bytes, records, records_written } = report;
+    let PackReport { path, file_bytes, records, records_written, lossy, exceptions } = report;
     let what = match (verified, *records_written) {
+        (true, _) if lossy.is_some() => format!("all {records} records are what the model file gives"),
         (true, _) => format!("all {records} records equal the model file"),
         (false, 0) => format!("complete already, {records} records"),
         (false, written) if written == *records => format!("{records} records written"),
         (false, written) => format!("{written} records written, {} were there", records - written),
     };
-    format!("{}  {file_bytes}, {what}\n", path.display())
+    let lossy = lossy.as_ref().map_or(String::new(), |words| format!("lossy: {words}\n"));
+    let exceptions: String = exceptions.iter().map(|exception| format!("note: {exception}\n")).collect();
+    format!("{}  {file_bytes}, {what}\n{lossy}{exceptions}", path.display())
 }

@@ -63,6 +63,7 @@ fn cases(folder: &Path) -> Vec<Case> {
         case("disk probe", ["COLDPRESS_DISK_PROBE", "0", "off"], ["--disk-probe", "on", "on"]),
         case("context", ["COLDPRESS_CTX", "256", "256"], ["--ctx", "128", "128"]),
         case("chunk", ["COLDPRESS_CHUNK", "64", "64"], ["--chunk", "32", "32"]),
+        case("experts", ["COLDPRESS_EXPERTS", "q4_0", "q4_0"], ["--experts", "keep", "keep"]),
         case("kv", ["COLDPRESS_KV", "f32", "f32"], ["--kv", "f16", "f16"]),
         case(
             "experts per token",

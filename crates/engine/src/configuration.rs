@@ -14,6 +14,7 @@ use coldpress_model::KvType;
 use coldpress_workers::THREADS_MAX;
 
 use crate::error::EngineError;
+use crate::expert_types::ExpertType;
 use crate::keeper::IdleRelease;
 use crate::press::{MemoryGate, Press, ResidentCap, Thinking};
 use crate::service::Serving;
@@ -234,6 +235,7 @@ pub struct LoadConfiguration {
     pub(crate) exact_kv: Option<KvType>,
     pub(crate) experts_per_token: Option<u32>,
     pub(crate) cache_bias: f32,
+    pub(crate) experts: ExpertType,
     pub(crate) isa: Option<Isa>,
     pub(crate) reader: ReaderKind,
     pub(crate) prefetch: Option<Prefetch>,
@@ -341,6 +343,13 @@ impl LoadConfiguration {
     pub fn cache_bias(mut self, share: f32) -> Self {
         self.cache_bias = share;
         self.chosen_by(SettingKey::CacheBias, ChoiceOrigin::Flag)
+    }
+
+    /// What the routed experts are held as: their pack of that type is used. Lossy where it changes them. Default: as in the file.
+    #[must_use]
+    pub fn experts(mut self, experts: ExpertType) -> Self {
+        self.experts = experts;
+        self.chosen_by(SettingKey::Experts, ChoiceOrigin::Flag)
     }
 
     /// Instruction set. Default: the best one of this machine; all give the same bits.

@@ -16,6 +16,7 @@ use coldpress_text::{ParseSpecial, Tokenizer};
 
 use crate::configuration::LoadConfiguration;
 use crate::error::EngineError;
+use crate::expert_types;
 use crate::lossy::LossyRouting;
 use crate::runtime::Runtime;
 use crate::settings::SettingKey;
@@ -226,6 +227,11 @@ impl Runtime {
         let Some(exact) = self.configuration.exact_kv else {
             return Err(EngineError::BadOption("the model was not loaded for a comparison".to_owned()));
         };
+        if let Some(words) = expert_types::in_words(self.model.spec()) {
+            return Err(EngineError::BadOption(format!(
+                "{words} cannot be compared with those of the file in one load: compare the files of two runs of `coldpress logits`"
+            )));
+        }
         let windows = self.windows(text, tokens_max)?;
         self.check_files()?;
         self.wake()?;

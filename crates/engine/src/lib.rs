@@ -25,6 +25,7 @@ mod disk;
 mod disk_tuning;
 mod error;
 mod eval;
+mod expert_types;
 mod files;
 mod forecast;
 mod gate;
@@ -79,6 +80,7 @@ pub use disk::{Ceiling, DiskFigure, DiskReport, Pattern, RandomReads, measure_di
 pub use disk_tuning::{Basis, PageCacheUse, Reading};
 pub use error::EngineError;
 pub use eval::{ComparedSide, Comparison, ComparisonObserver};
+pub use expert_types::ExpertType;
 pub use files::begins_with;
 pub use forecast::{DiskRoom, Forecast, ForecastRequest, WhatIf, forecast};
 pub use gate::{AddressSpace, Gate};
@@ -89,7 +91,7 @@ pub use learnt::{PolicyChoice, PrefetchChoice, Profile};
 pub use machine::{
     FormatKernel, InstructionSet, Int8Rate, MachineReport, ReadBandwidth, ReaderReport, examine,
 };
-pub use packs::{PackReport, pack_model, verify_pack};
+pub use packs::{PackReport, pack_model, pack_model_as, verify_pack, verify_pack_as};
 pub use plan::{PlanReport, Room, StateRoom, plan};
 pub use predict::{
     Band, Bottleneck, Estimate, Origin, PredictInput, Prediction, Rates, Stage, TOKENS_PER_WORD, Term,

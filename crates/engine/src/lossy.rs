@@ -1,6 +1,6 @@
 //! What makes answers differ from those of exact settings, and how it is said.
 //!
-//! Owns: the words for it (`kv q4`, `4 of 8 experts per token`, `cache bias 0.1`), which plans, runs, servers and snapshots share, and the
+//! Owns: the words for it (`experts q4_k`, `kv q4`, `4 of 8 experts per token`, `cache bias 0.1`), which plans, runs, servers and snapshots share, and the
 //! routing that was asked for. Everything here is off unless somebody asks. What a setting costs is measured in `eval.rs`;
 //! how tokens are routed then is in `coldpress_model` (`lossy_routing.rs`).
 
@@ -8,6 +8,7 @@ use coldpress_model::{Model, ModelSpec};
 
 use crate::configuration::LoadConfiguration;
 use crate::error::EngineError;
+use crate::expert_types;
 use crate::settings::SettingKey;
 
 /// Routing that reads fewer experts.
@@ -37,7 +38,7 @@ impl LoadConfiguration {
         LossyRouting { experts_per_token, cache_bias: self.cache_bias }
     }
 
-    /// What makes answers differ from those of exact settings for a model that is described by `spec` as its file says, in words; empty
+    /// What makes answers differ from those of exact settings for a model that is described by `spec`, before the routing is applied, in words; empty
     /// if nothing does.
     pub(crate) fn lossy(&self, spec: &ModelSpec) -> Vec<String> {
         let trained = spec.experts_per_token();
@@ -45,7 +46,7 @@ impl LoadConfiguration {
         let fewer = self.experts_per_token.filter(|&experts| (experts as usize) < trained);
         let fewer = fewer.map(|experts| format!("{experts} of {trained} experts per token"));
         let bias = (self.cache_bias > 0.0).then(|| format!("cache bias {}", self.cache_bias));
-        [kv, fewer, bias].into_iter().flatten().collect()
+        [expert_types::in_words(spec), kv, fewer, bias].into_iter().flatten().collect()
     }
 
     /// Checks the routing that was asked for, and makes the model use as many experts as it says. Where two ways are compared, the

@@ -7,6 +7,7 @@
 use coldpress_memory::Bytes;
 
 use crate::configuration::{ChoiceOrigin, ForceMode, LoadConfiguration, PackUse, Prefetch, Residency};
+use crate::expert_types::ExpertType;
 use crate::plan::PlanReport;
 use crate::press::Thinking;
 use crate::settings::SettingKey;
@@ -132,6 +133,7 @@ fn without_effect(key: SettingKey, subject: &Subject<'_>) -> Option<&'static str
             true => unless_mapped,
             false => Some("router advice is off"),
         },
+        SettingKey::Experts => when(dense && configuration.experts != ExpertType::Keep, NO_EXPERTS),
         SettingKey::RouteTelemetry => when(dense && configuration.route_telemetry, NO_EXPERTS),
         SettingKey::LowRam => {
             let chosen = [SettingKey::Context, SettingKey::Chunk, SettingKey::Hotlist, SettingKey::Thinking];

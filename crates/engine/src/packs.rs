@@ -18,6 +18,7 @@ use coldpress_workers::Workers;
 
 use crate::configuration::{PackUse, Residency};
 use crate::error::EngineError;
+use crate::expert_types::{ExpertType, in_words, quantise_experts};
 use crate::files::{begins_with, open_model};
 use crate::plan::{PROGRAM_BYTES, Prepared};
 use crate::runtime::{LoadObserver, LoadStage};
@@ -25,6 +26,10 @@ use crate::runtime::{LoadObserver, LoadStage};
 /// What packing or checking did.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct PackReport {
+    /// What the experts are held as where that is not what the model file has, such as `experts q4_k`.
+    pub lossy: Option<String>,
+    /// Matrices that are not what was asked for, and why, a line each.
+    pub exceptions: Vec<String>,
     /// The pack.
     pub path: PathBuf,
     /// Its size.
@@ -129,10 +134,26 @@ pub fn pack_model(
     budget: Option<SizeSpec>,
     observer: &mut dyn LoadObserver,
 ) -> Result<PackReport, EngineError> {
-    let (file, spec) = open(model)?;
+    pack_model_as(model, out, ExpertType::Keep, budget, observer)
+}
+
+/// As [`pack_model`], with experts quantised to `experts` on the way, a few rows at a time. Such a pack has a fingerprint of its own.
+///
+/// # Errors
+/// Those of [`pack_model`]; a matrix has values that `experts` cannot hold.
+pub fn pack_model_as(
+    model: &Path,
+    out: &Path,
+    experts: ExpertType,
+    budget: Option<SizeSpec>,
+    observer: &mut dyn LoadObserver,
+) -> Result<PackReport, EngineError> {
+    let (file, mut spec) = open(model)?;
+    let exceptions = quantise_experts(&mut spec, experts);
     let path = pack_path(out, &file, &spec)?;
     let Resources { ledger, workers, read_ahead } = Resources::new(&spec, budget, 1)?;
-    Job { file: &file, spec: &spec, ledger: &ledger, workers: &workers, read_ahead }.write(&path, observer)
+    let job = Job { file: &file, spec: &spec, ledger: &ledger, workers: &workers, read_ahead };
+    Ok(PackReport { exceptions, ..job.write(&path, observer)? })
 }
 
 /// Compares every record of the model's pack with the model file, byte for byte.
@@ -145,7 +166,22 @@ pub fn verify_pack(
     budget: Option<SizeSpec>,
     observer: &mut dyn LoadObserver,
 ) -> Result<PackReport, EngineError> {
-    let (file, spec) = open(model)?;
+    verify_pack_as(model, out, ExpertType::Keep, budget, observer)
+}
+
+/// As [`verify_pack`], for a pack of experts that were quantised to `experts`: they are quantised again and compared.
+///
+/// # Errors
+/// Those of [`verify_pack`].
+pub fn verify_pack_as(
+    model: &Path,
+    out: &Path,
+    experts: ExpertType,
+    budget: Option<SizeSpec>,
+    observer: &mut dyn LoadObserver,
+) -> Result<PackReport, EngineError> {
+    let (file, mut spec) = open(model)?;
+    let exceptions = quantise_experts(&mut spec, experts);
     let Resources { ledger, workers, read_ahead } = Resources::new(&spec, budget, 2)?;
     let geometry = Geometry::new(&spec.experts)?;
     let path = pack_path(out, &file, &spec)?;
@@ -163,6 +199,8 @@ pub fn verify_pack(
         file_bytes: Bytes(pack.layout().file_bytes()),
         records: geometry.record_count() as u64,
         records_written: 0,
+        lossy: in_words(&spec),
+        exceptions,
     })
 }
 
@@ -259,6 +297,8 @@ impl Job<'_> {
             file_bytes: Bytes(written.file_bytes),
             records: (written.records_written + written.records_kept) as u64,
             records_written: written.records_written as u64,
+            lossy: in_words(self.spec),
+            exceptions: Vec::new(),
         })
     }
 }

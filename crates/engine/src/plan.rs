@@ -27,6 +27,7 @@ use crate::configuration::{LoadConfiguration, PackUse, Residency};
 use crate::disk_tuning::Reading;
 use crate::error::EngineError;
 use crate::eval::WINDOW_DEFAULT;
+use crate::expert_types;
 use crate::files::open_model;
 use crate::gate::Gate;
 use crate::keeper::SlotPlan;
@@ -166,6 +167,8 @@ pub fn plan(path: &Path, configuration: &LoadConfiguration) -> Result<PlanReport
 /// Opens a model file, describes it and divides the budget, for a load: refused where what the plan takes cannot be had now.
 pub(crate) fn prepare(path: &Path, configuration: &LoadConfiguration) -> Result<Prepared, EngineError> {
     let prepared = prepare_again(path, configuration)?;
+    let packs = prepared.pack.is_some() || configuration.pack.builds();
+    configuration.check_experts(&prepared.spec, packs)?;
     prepared.report.gate.pass()?;
     Ok(prepared)
 }
@@ -185,21 +188,23 @@ pub(crate) fn prepare_file(
     configuration.check()?;
     let complete = file.missing_bytes() == 0;
     let mut spec = describe(&file).map_err(EngineError::BadModel)?;
+    let mut notes = Vec::new();
+    configuration.apply_experts(&mut spec, &mut notes)?;
     let lossy = configuration.lossy(&spec);
     configuration.apply_routing(&mut spec)?;
     let geometry = if spec.experts.is_empty() { None } else { Some(Geometry::new(&spec.experts)?) };
     let kernels =
         kernels_for(configuration.isa).map_err(|error| configuration.blame(SettingKey::Isa, error))?;
     configuration.check_kv(&spec)?;
-    let mut notes = Vec::new();
     let pack = match &geometry {
         Some(geometry) if complete => packs::find(&configuration.pack, &file, &spec, geometry, &mut notes)?,
         _ => None,
     };
+    notes.extend(configuration.missing_pack(&spec, pack.is_some() || configuration.pack.builds()));
     let threads = configuration.threads.unwrap_or(facts.cpu_count).max(1);
     let shares = Shares { file: &file, spec: &spec, geometry: geometry.as_ref(), facts: &facts, threads };
     // A pack that will be written before the first token needs no ring for arranging records either.
-    let packed = pack.is_some() || configuration.pack.builds();
+    let packed = pack.is_some() || configuration.pack.builds() || expert_types::in_words(&spec).is_some();
     let (mut residency, mut reason, mut plan) = shares.choose(configuration, packed, Bytes::ZERO)?;
     // What is of use where there is room: where there is none, no budget that works becomes one that does not.
     let mut spare = Bytes::ZERO;

@@ -67,6 +67,8 @@ settings! {
     Hotlist: "hotlist", "--hotlist", "COLDPRESS_HOTLIST";
     /// Whether a disk is measured at the first load from it.
     DiskProbe: "disk probe", "--disk-probe", "COLDPRESS_DISK_PROBE";
+    /// What routed experts are held as.
+    Experts: "experts", "--experts", "COLDPRESS_EXPERTS";
     /// Positions of the KV cache.
     Context: "context", "--ctx", "COLDPRESS_CTX";
     /// Tokens of a prompt that pass each layer together.
@@ -272,6 +274,7 @@ fn value(key: SettingKey, configuration: &LoadConfiguration, report: &PlanReport
         SettingKey::Pack => path(report.pack.as_deref()),
         SettingKey::Hotlist => on(configuration.wanted_hotlists().is_some()),
         SettingKey::DiskProbe => on(configuration.disk_probe.is_some()),
+        SettingKey::Experts => configuration.experts.name().to_owned(),
         SettingKey::Context => report.plan.context.to_string(),
         SettingKey::Chunk => report.plan.chunk_tokens.to_string(),
         SettingKey::Kv => report.kv_type.to_owned(),

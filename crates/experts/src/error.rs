@@ -5,6 +5,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use coldpress_kernels::WeightFormat;
 use coldpress_memory::{Bytes, MemoryError, apart};
 
 use crate::geometry::ExpertKey;
@@ -112,6 +113,19 @@ pub enum ExpertError {
         key: ExpertKey,
         /// What the check found.
         fault: RecordFault,
+    },
+    /// A matrix cannot be quantised as it was asked for.
+    #[error(
+        "{key}: {matrix} holds values that {format} cannot (not numbers, or beyond 65504 in magnitude): such weights are damaged; \
+         download the model again, or keep its types (--experts keep)"
+    )]
+    NotQuantisable {
+        /// The expert.
+        key: ExpertKey,
+        /// Gate, up or down.
+        matrix: &'static str,
+        /// The format that was asked for.
+        format: WeightFormat,
     },
     /// The pack file as a whole cannot be used.
     #[error("{path}: {fault}")]

@@ -127,12 +127,19 @@ pub struct LayerExperts {
     pub down: Projection,
     /// How the three are stored.
     pub stored: Stored,
+    /// The formats that they have in records where they are quantised on the way there; `None` where records keep those of the file.
+    pub quantised: Option<[WeightFormat; 3]>,
 }
 
 impl LayerExperts {
     /// Gate, up and down, in the order in which records hold them.
     pub fn projections(&self) -> [&Projection; 3] {
         [&self.gate, &self.up, &self.down]
+    }
+
+    /// The formats of the three in records.
+    pub fn record_formats(&self) -> [WeightFormat; 3] {
+        self.quantised.unwrap_or(self.projections().map(|projection| projection.format))
     }
 }
 
@@ -181,7 +188,23 @@ pub struct RecordGeometry {
 }
 
 impl RecordGeometry {
+    /// The layout of records with the formats of the file.
+    pub(crate) fn as_stored(layer: usize, experts: &LayerExperts) -> Result<Self, ExpertError> {
+        Self::with_formats(layer, experts, experts.projections().map(|projection| projection.format))
+    }
+
     fn new(layer: usize, experts: &LayerExperts) -> Result<Self, ExpertError> {
+        if experts.quantised.is_some() {
+            Self::as_stored(layer, experts)?;
+        }
+        Self::with_formats(layer, experts, experts.record_formats())
+    }
+
+    fn with_formats(
+        layer: usize,
+        experts: &LayerExperts,
+        formats: [WeightFormat; 3],
+    ) -> Result<Self, ExpertError> {
         let bad = |detail: String| ExpertError::Geometry { layer, detail };
         if let Some(misfit) = experts.misfit() {
             return Err(bad(misfit));
@@ -197,8 +220,9 @@ impl RecordGeometry {
         }
         let mut end = HEADER_BYTES;
         let mut matrices = Vec::with_capacity(3);
-        for (projection, name) in experts.projections().into_iter().zip(PROJECTION_NAMES) {
-            let Projection { format, rows, columns, .. } = *projection;
+        let named = experts.projections().into_iter().zip(formats).zip(PROJECTION_NAMES);
+        for ((projection, format), name) in named {
+            let Projection { rows, columns, .. } = *projection;
             if rows == 0
                 || rows > DIMENSION_MAX
                 || columns > DIMENSION_MAX
@@ -325,6 +349,7 @@ pub(crate) mod tests {
             up: projection(32, 32),
             down: projection(32, 32),
             stored: Stored::Apart,
+            quantised: None,
         };
         Geometry::new(&vec![layer; layers]).expect("fits together")
     }

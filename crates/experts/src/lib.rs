@@ -38,6 +38,7 @@ pub mod pack;
 pub mod policy;
 pub mod reader;
 pub mod record;
+mod requantize;
 pub mod rows;
 pub mod simulate;
 pub mod slots;

@@ -17,6 +17,7 @@ use crate::loader::{Destination, Landed, LoadStatistics, RecordLoader};
 use crate::pack::{LazyPack, PackFile};
 use crate::reader::{ExpertReader, Finished, ReadQueue, ReadRequest, ReadStatistics};
 use crate::record;
+use crate::requantize::{self, Quantising};
 use crate::slots::SlotMemory;
 use crate::source::{ModelSource, ReadFile, aligned};
 use crate::stored::{self, PARTS_MAX};
@@ -81,6 +82,8 @@ pub(crate) struct Reading {
     origin: Origin,
     /// With the model files: the pack that is being filled from them.
     lazy: Option<LazyPack>,
+    /// What quantises the layers that ask for it.
+    quantising: Option<Quantising>,
     queue: ReadQueue,
     /// Parts of a packed record, without a head before them.
     split: usize,
@@ -127,12 +130,17 @@ impl Reading {
                 reader.capacity(),
             )));
         }
-        let lengths = match &origin {
-            Origin::Pack(_) => Vec::new(),
-            Origin::Model(source) => staging_lengths(source.layers()).collect::<Vec<_>>().repeat(places),
+        let layers = match &origin {
+            Origin::Pack(_) => &[][..],
+            Origin::Model(source) => source.layers(),
         };
+        let mut lengths = staging_lengths(layers).collect::<Vec<_>>().repeat(places);
         let staged = lengths.len() / places;
-        let mut staging = SlotMemory::carve(ledger, Purpose::ReadRing, &lengths)?.into_iter();
+        lengths.extend(Some(requantize::scratch_bytes(layers)).filter(|bytes| *bytes > 0));
+        let mut staging = SlotMemory::carve(ledger, Purpose::ReadRing, &lengths)?;
+        let scratch = if lengths.len() > staged * places { staging.pop() } else { None };
+        let quantising = scratch.map(|memory| Quantising::new(layers, memory)).transpose()?;
+        let mut staging = staging.into_iter();
         let mut place = |_| Load {
             key: ExpertKey { layer: 0, expert: 0 },
             destination: Destination { slot: 0 },
@@ -156,6 +164,7 @@ impl Reading {
             reads_per_record,
             arrived: Vec::with_capacity(places),
             finished: Vec::with_capacity(reads),
+            quantising,
             origin,
             lazy,
             statistics: LoadStatistics::default(),
@@ -313,7 +322,7 @@ impl Reading {
             (None, Some(_)) if load.lazy => Ok(()),
             (None, Some(team)) => {
                 let started = Instant::now();
-                let made = self.origin.make_record(team, geometry, load);
+                let made = self.origin.make_record(team, geometry, load, self.quantising.as_mut());
                 self.statistics.arrange_us += started.elapsed().as_micros() as u64;
                 match made {
                     Err(ExpertError::Damaged { .. }) if !load.read_again => {
@@ -526,6 +535,7 @@ impl Origin {
         team: &Team<'_>,
         geometry: &Geometry,
         load: &mut Load,
+        quantising: Option<&mut Quantising>,
     ) -> Result<usize, ExpertError> {
         let key = load.key;
         let layer = geometry.layer(key.layer as usize);
@@ -548,7 +558,12 @@ impl Origin {
                     *part = &mut staging[skip..skip + length];
                 }
                 let bytes_needed = parts.iter().map(|part| part.len()).sum();
-                stored::arrange(team, experts, layer, key, parts, record);
+                match (experts.quantised, quantising) {
+                    (Some(_), Some(quantising)) => {
+                        quantising.arrange(team, experts, layer, key, parts, record)?;
+                    }
+                    _ => stored::arrange(team, experts, layer, key, parts, record),
+                }
                 Ok(bytes_needed)
             }
         }
@@ -568,5 +583,6 @@ fn staging_lengths(layers: &[LayerExperts]) -> impl Iterator<Item = usize> + '_ 
 /// Bytes of the read ring of a store that reads model files directly with `read_ahead` experts in flight. With a pack no
 /// ring is needed. `layers` must have passed [`Geometry::new`].
 pub fn read_ring_bytes(layers: &[LayerExperts], read_ahead: usize) -> u64 {
-    staging_lengths(layers).map(|length| length as u64).sum::<u64>() * read_ahead as u64
+    let staging = staging_lengths(layers).map(|length| length as u64).sum::<u64>() * read_ahead as u64;
+    staging + requantize::scratch_bytes(layers) as u64
 }

@@ -409,7 +409,7 @@ mod tests {
         };
         let (gate, up, down) =
             (projection(INNER, HIDDEN), projection(INNER, HIDDEN), projection(HIDDEN, INNER));
-        LayerExperts { expert_count: 1, gate, up, down, stored }
+        LayerExperts { expert_count: 1, gate, up, down, stored, quantised: None }
     }
 
     fn codes() -> Stored {

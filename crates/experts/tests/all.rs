@@ -15,6 +15,7 @@ mod mapped_records_stay_within_their_places;
 mod memory_goes_back_in_the_middle_of_a_visit;
 mod packing_stays_in_bounded_memory;
 mod parts_of_a_record_come_together_again;
+mod quantised_records_are_what_their_values_say;
 mod reader_faults_never_reach_a_kernel;
 #[cfg(target_os = "linux")]
 mod reader_refuses_o_direct;

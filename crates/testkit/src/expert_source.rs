@@ -108,7 +108,8 @@ impl ExpertSource {
                 projection
             };
             let (gate, up, down) = (projection(0), projection(1), projection(2));
-            layers.push(LayerExperts { expert_count: shape.experts, gate, up, down, stored: Stored::Apart });
+            let (expert_count, stored) = (shape.experts, Stored::Apart);
+            layers.push(LayerExperts { expert_count, gate, up, down, stored, quantised: None });
         }
         let files = contents.iter().enumerate().map(|(index, bytes)| {
             let path = folder.join(format!("source-{index}.bin"));

@@ -9,14 +9,14 @@ use coldpress_formats::SourceFile;
 use coldpress_memory::sys;
 
 use crate::error::ExpertError;
-use crate::geometry::LayerExperts;
+use crate::geometry::{LayerExperts, format_number};
 use crate::source::aligned;
 
 const SAMPLE_BYTES: u64 = 4096;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// BLAKE3 over, for each file, its length and its whole header (metadata and tensor directory), and for gate, up and down of
-/// each layer a 4 KiB sample of the first, the middle and the last expert.
+/// each layer a 4 KiB sample of the first, the middle and the last expert; then, where experts are quantised, the formats they get.
 ///
 /// It tells models, quantisations and fine-tunes apart, and costs a few megabytes of reading. It is **not** a checksum of the
 /// weights: an edit that misses every sample goes unseen. `coldpress pack --verify` compares every byte.
@@ -62,6 +62,7 @@ impl Fingerprint {
                 }
             }
         }
+        hash_quantised(&mut hasher, layers);
         Ok(Self(*hasher.finalize().as_bytes()))
     }
 
@@ -80,6 +81,17 @@ impl fmt::Display for Fingerprint {
     /// The first 16 bytes in hexadecimal: enough for a file name.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0[..16].iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+/// Records with other formats than those of the file are records of another model.
+fn hash_quantised(hasher: &mut blake3::Hasher, layers: &[LayerExperts]) {
+    for (layer, experts) in layers.iter().enumerate().filter(|(_, experts)| experts.quantised.is_some()) {
+        hasher.update(b"quantised");
+        hasher.update(&(layer as u64).to_le_bytes());
+        experts.record_formats().iter().for_each(|format| {
+            hasher.update(&format_number(*format).to_le_bytes());
+        });
     }
 }
 

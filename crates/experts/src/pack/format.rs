@@ -1,7 +1,10 @@
 //! The header of a pack file and the offsets of its records. See the drawing in the module above.
 
+use coldpress_formats::TensorType;
+use coldpress_kernels::WeightFormat;
+
 use crate::error::PackFault;
-use crate::geometry::{ExpertKey, Geometry, LAYERS_MAX, RECORD_ALIGNMENT, format_number};
+use crate::geometry::{ExpertKey, Geometry, LAYERS_MAX, RECORD_ALIGNMENT, format_number, weight_format};
 use crate::record::{FORMAT_VERSION, LAYOUT_ROWS16};
 
 use super::Fingerprint;
@@ -181,6 +184,15 @@ pub(super) fn header_bytes(start: &[u8]) -> Result<usize, PackFault> {
         }
         _ => Err(PackFault::Geometry { detail: format!("its header claims {bytes} bytes") }),
     }
+}
+
+/// The formats of gate, up and down in each layer, as a header says whose checksum is right.
+pub(super) fn matrix_formats(header: &[u8]) -> Result<Vec<[Option<WeightFormat>; 3]>, PackFault> {
+    let layers = checked_prefix(header)?.layer_count;
+    let known = header[LAYERS_AT..].chunks_exact(LAYER_BYTES).take(layers);
+    let format =
+        |layer: &[u8], matrix: usize| weight_format(TensorType::from_id(read_u32(layer, 8 + 12 * matrix))?);
+    Ok(known.map(|layer| std::array::from_fn(|matrix| format(layer, matrix))).collect())
 }
 
 fn checked_prefix(header: &[u8]) -> Result<Prefix, PackFault> {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use coldpress_formats::SourceFile;
+use coldpress_kernels::WeightFormat;
 use coldpress_memory::{Ledger, sys};
 use coldpress_workers::Team;
 
@@ -14,7 +15,7 @@ use crate::reader::ReaderChoice;
 use crate::source::{FileAccess, ReadFile, aligned, open_file};
 use crate::store::{ExpertStore, Residency, StoreConfig};
 
-use super::format::header_bytes;
+use super::format::{header_bytes, matrix_formats};
 use super::{Fingerprint, PackLayout};
 
 /// A pack whose header, length, shapes and fingerprint are right.
@@ -41,6 +42,16 @@ impl PackFile {
             return Err(fault(PackFault::Length { found, wanted }));
         }
         Ok(Self { file, layout: Arc::new(layout), fingerprint: *fingerprint })
+    }
+
+    /// The formats of gate, up and down in each layer of the pack at `path`, as its header says; `None` for numbers that this version
+    /// does not know.
+    ///
+    /// # Errors
+    /// It is not a pack of this version, its header is damaged, or it cannot be read.
+    pub fn formats(path: &Path) -> Result<Vec<[Option<WeightFormat>; 3]>, ExpertError> {
+        matrix_formats(&read_header(path)?)
+            .map_err(|fault| ExpertError::Pack { path: path.to_owned(), fault })
     }
 
     /// The open file.

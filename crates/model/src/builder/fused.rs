@@ -42,7 +42,14 @@ impl SpecBuilder<'_> {
             let stored = Stored::Codes { gate_up_exponents: both.1, down_exponents: down.1 };
             let up = gate.clone();
             let (gate, down) = (gate, down_projection);
-            return Ok(self.push_experts(LayerExperts { expert_count: count, gate, up, down, stored }));
+            return Ok(self.push_experts(LayerExperts {
+                expert_count: count,
+                gate,
+                up,
+                down,
+                stored,
+                quantised: None,
+            }));
         }
         let (both, format) =
             self.floats_of_experts(&name("gate_up", ".weight"), [2 * width, hidden, count])?;
@@ -50,7 +57,7 @@ impl SpecBuilder<'_> {
         let (down, format) = self.floats_of_experts(&name("down", ".weight"), [hidden, width, count])?;
         let down = projection(format, hidden, width, down);
         let (up, stored) = (gate.clone(), Stored::Transposed(gate_up));
-        Ok(self.push_experts(LayerExperts { expert_count: count, gate, up, down, stored }))
+        Ok(self.push_experts(LayerExperts { expert_count: count, gate, up, down, stored, quantised: None }))
     }
 
     /// Where the transposed matrices of all experts lie.

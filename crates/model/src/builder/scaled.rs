@@ -181,7 +181,7 @@ impl<'a> SpecBuilder<'a> {
             true => Stored::WithScales(Box::new(scaled)),
             false => Stored::Apart,
         };
-        self.push_experts(LayerExperts { expert_count: count, gate, up, down, stored })
+        self.push_experts(LayerExperts { expert_count: count, gate, up, down, stored, quantised: None })
     }
 }
 
