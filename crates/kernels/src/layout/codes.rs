@@ -260,38 +260,62 @@ impl<'a> CodesGroup<'a> {
         Self { coding, columns, place: codes_place(coding, columns), bytes }
     }
 
-    /// The weight of `lane` in `column`.
-    pub fn value(&self, lane: usize, column: usize) -> f32 {
+    pub fn coding(&self) -> Coding {
+        self.coding
+    }
+
+    /// All bytes of the group.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The codebook; zeros for codings without one.
+    pub fn codebook(&self) -> [f32; 256] {
         let mut codebook = [0.0; 256];
         let table = &mut codebook[..self.coding.codebook_len()];
         for (value, bytes) in table.iter_mut().zip(self.bytes.as_chunks::<4>().0) {
             *value = f32::from_le_bytes(*bytes);
         }
-        let level = self.coding.level(self.code(lane, column), table);
-        let scale_group = column / self.coding.group_columns(self.columns);
-        let scaled = level * self.scale(self.place.scales_at, scale_group, lane);
-        if self.coding.has_bias() {
-            scaled + self.scale(self.place.biases_at, scale_group, lane)
-        } else {
-            scaled
-        }
+        codebook
+    }
+
+    /// Which scale a column has.
+    pub fn scale_group(&self, column: usize) -> usize {
+        column / self.coding.group_columns(self.columns)
+    }
+
+    /// Where the scales (0) or the biases (1) of a group of columns lie, from row `first_row` on.
+    pub fn scale_at(&self, kind: usize, scale_group: usize, first_row: usize) -> usize {
+        let at = if kind == 0 { self.place.scales_at } else { self.place.biases_at };
+        at + (scale_group * GROUP_ROWS + first_row) * self.coding.scales().bytes()
+    }
+
+    /// Where word `index` of the step of `column` lies, from row `first_row` on.
+    pub fn word_at(&self, column: usize, index: usize, first_row: usize) -> usize {
+        let step = column / STEP_COLUMNS;
+        self.place.steps_at + (step * self.coding.bits() + index) * VECTOR_BYTES + 4 * first_row
+    }
+
+    /// The weight of `lane` in `column`; `codebook` is that of the group.
+    pub fn value(&self, codebook: &[f32], lane: usize, column: usize) -> f32 {
+        let level = self.coding.level(self.code(lane, column), codebook);
+        let scale_group = self.scale_group(column);
+        let scaled = level * self.scale(0, scale_group, lane);
+        if self.coding.has_bias() { scaled + self.scale(1, scale_group, lane) } else { scaled }
     }
 
     fn code(&self, lane: usize, column: usize) -> u32 {
         let bits = self.coding.bits();
-        let step = self.place.steps_at + column / STEP_COLUMNS * bits * VECTOR_BYTES;
         let bit = column % STEP_COLUMNS * bits;
         let word = |index: usize| {
-            let bytes = &self.bytes[step + index * VECTOR_BYTES + 4 * lane..][..4];
+            let bytes = &self.bytes[self.word_at(column, index, lane)..][..4];
             u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
         };
         let both = word(bit / 32) | if bit % 32 + bits > 32 { word(bit / 32 + 1) << 32 } else { 0 };
         (both >> (bit % 32)) as u32 & ((1u32 << bits) - 1)
     }
 
-    fn scale(&self, at: usize, scale_group: usize, lane: usize) -> f32 {
-        let format = self.coding.scales();
-        let bytes = &self.bytes[at + (scale_group * GROUP_ROWS + lane) * format.bytes()..];
-        scale_of(format, bytes)
+    fn scale(&self, kind: usize, scale_group: usize, lane: usize) -> f32 {
+        scale_of(self.coding.scales(), &self.bytes[self.scale_at(kind, scale_group, lane)..])
     }
 }

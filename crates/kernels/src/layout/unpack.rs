@@ -21,8 +21,9 @@ pub fn unpack_row(matrix: &MatrixRef<'_>, row: usize, out: &mut [f32]) {
     let format = matrix.format();
     if let WeightFormat::Codes(coding) = format {
         let group = CodesGroup::new(coding, out.len(), group);
+        let codebook = group.codebook();
         for (column, value) in out.iter_mut().enumerate() {
-            *value = group.value(lane, column);
+            *value = group.value(&codebook, lane, column);
         }
         return;
     }

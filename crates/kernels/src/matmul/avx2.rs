@@ -10,6 +10,7 @@
 
 use std::arch::x86_64::*;
 
+use super::codes::{Piece, decode_piece};
 use super::driver::{FloatElement, FloatTiles, Lanes, QuantizedTiles};
 use super::tile::{RowVectors, float_tile, quantized_tile};
 use crate::activations::ActivationBlock;
@@ -48,6 +49,12 @@ macro_rules! tiles {
             ) {
                 // SAFETY: passed on from the caller.
                 unsafe { float_tile::<_, E, GROUPS, ROWS, 2>(<$rows>::new(), shape, groups, rows, out) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn decode<const BITS: usize>(piece: &Piece<'_>, values: &mut [Lanes]) {
+                // SAFETY: passed on from the caller.
+                unsafe { decode_piece::<_, BITS, 2>(<$rows>::new(), piece, values) }
             }
         }
     };
@@ -404,6 +411,17 @@ impl<const VNNI: bool> RowVectors for Avx2Rows<VNNI> {
     #[inline(always)]
     fn splat(self, value: f32) -> __m256 {
         with_features!(_mm256_set1_ps(value))
+    }
+
+    #[inline(always)]
+    fn entry_of(self, table: &[f32; 16], codes: __m256i) -> __m256 {
+        // SAFETY: two halves of 8 values; `self` is the proof that the processor has the features.
+        unsafe {
+            let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), codes);
+            let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), codes);
+            // The sign bit chooses.
+            _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes)))
+        }
     }
 
     #[inline(always)]

@@ -5,6 +5,7 @@
 
 use std::arch::x86_64::*;
 
+use super::codes::{Piece, decode_piece};
 use super::driver::{FloatElement, FloatTiles, Lanes, QuantizedTiles};
 use super::tile::{RowVectors, float_tile, quantized_tile};
 use crate::activations::ActivationBlock;
@@ -39,6 +40,12 @@ impl FloatTiles for Avx512Tiles {
     ) {
         // SAFETY: passed on from the caller.
         unsafe { float_tile::<_, E, GROUPS, ROWS, 1>(Avx512Rows::new(), shape, groups, rows, out) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn decode<const BITS: usize>(piece: &Piece<'_>, values: &mut [Lanes]) {
+        // SAFETY: passed on from the caller.
+        unsafe { decode_piece::<_, BITS, 1>(Avx512Rows::new(), piece, values) }
     }
 }
 
@@ -371,6 +378,12 @@ impl RowVectors for Avx512Rows {
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
         with_features!(_mm512_set1_ps(value))
+    }
+
+    #[inline(always)]
+    fn entry_of(self, table: &[f32; 16], codes: __m512i) -> __m512 {
+        // SAFETY: 16 values; `self` is the proof that the processor has the features.
+        unsafe { _mm512_permutexvar_ps(codes, _mm512_loadu_ps(table.as_ptr())) }
     }
 
     #[inline(always)]

@@ -3,6 +3,7 @@
 //! An instruction set provides tiles: functions that multiply one group (or a few, for float weights) by a fixed number of
 //! activation rows. The driver picks tile sizes and stores the lanes of real rows. Tile sizes never change a result.
 
+use super::codes::Piece;
 use crate::WeightFormat;
 use crate::activations::{ActivationBlock, InputRows};
 use crate::blocks::QuantizedFormat;
@@ -247,6 +248,12 @@ pub(super) trait FloatTiles {
         rows: &[f32],
         out: &mut [[Lanes; ROWS]; GROUPS],
     );
+
+    /// The values of some columns of a group of codes; see `codes.rs`.
+    ///
+    /// # Safety
+    /// The processor has the instruction set, and the codes have `BITS` bits.
+    unsafe fn decode<const BITS: usize>(piece: &Piece<'_>, values: &mut [Lanes]);
 }
 
 /// Runs a span of float weights.

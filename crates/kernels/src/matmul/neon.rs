@@ -8,6 +8,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
+use super::codes::{Piece, decode_piece};
 use super::driver::{FloatElement, FloatTiles, Lanes, QuantizedTiles};
 use super::neon_i8mm::matrix_sums;
 use super::tile::{RowVectors, StepRows, StepWeights, float_tile, quantized_tile, step_sums};
@@ -47,6 +48,12 @@ macro_rules! tiles {
             ) {
                 // SAFETY: passed on from the caller.
                 unsafe { float_tile::<_, E, GROUPS, ROWS, 4>(<$rows>::new(), shape, groups, rows, out) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn decode<const BITS: usize>(piece: &Piece<'_>, values: &mut [Lanes]) {
+                // SAFETY: passed on from the caller.
+                unsafe { decode_piece::<_, BITS, 4>(<$rows>::new(), piece, values) }
             }
         }
     };
@@ -394,6 +401,18 @@ impl<const I8MM: bool> RowVectors for NeonRows<I8MM> {
     #[inline(always)]
     fn splat(self, value: f32) -> float32x4_t {
         with_features!(vdupq_n_f32(value))
+    }
+
+    #[inline(always)]
+    fn entry_of(self, table: &[f32; 16], codes: int32x4_t) -> float32x4_t {
+        // SAFETY: 64 bytes of table; `self` is the proof that the processor has the features.
+        unsafe {
+            let table = vld1q_u8_x4(table.as_ptr().cast());
+            // The four bytes of entry `code` are 4 * code and the next ones.
+            let first = vmulq_n_u32(vreinterpretq_u32_s32(codes), 0x0404_0404);
+            let bytes = vreinterpretq_u8_u32(vaddq_u32(first, vdupq_n_u32(0x0302_0100)));
+            vreinterpretq_f32_u8(vqtbl4q_u8(table, bytes))
+        }
     }
 
     #[inline(always)]

@@ -1,5 +1,6 @@
 //! The definition of every product, in plain Rust. The kernels of all instruction sets give the same bits.
 
+use super::codes::{Piece, decode_scalar};
 use super::driver::{FloatElement, FloatKind, FloatTiles, Lanes, QuantizedTiles};
 use crate::WeightFormat;
 use crate::activations::ActivationBlock;
@@ -134,5 +135,9 @@ impl FloatTiles for ScalarTiles {
                 }
             }
         }
+    }
+
+    unsafe fn decode<const BITS: usize>(piece: &Piece<'_>, values: &mut [Lanes]) {
+        decode_scalar(piece, values);
     }
 }

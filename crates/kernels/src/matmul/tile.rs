@@ -115,6 +115,8 @@ pub(super) trait RowVectors: Copy {
     unsafe fn load_bfloats(self, bytes: &[u8], at: usize) -> Self::Floats;
     unsafe fn load_floats(self, bytes: &[u8], at: usize) -> Self::Floats;
     fn splat(self, value: f32) -> Self::Floats;
+    /// The entry of each code, which is below 16.
+    fn entry_of(self, table: &[f32; 16], codes: Self::Ints) -> Self::Floats;
     fn to_floats(self, ints: Self::Ints) -> Self::Floats;
     fn negate(self, a: Self::Floats) -> Self::Floats;
     fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
