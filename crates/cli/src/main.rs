@@ -9,6 +9,7 @@ mod arguments;
 mod bench;
 mod chat;
 mod choices;
+mod convert;
 mod disk;
 mod doctor;
 mod effects;
@@ -94,6 +95,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Ended> {
         Command::Serve(arguments) => serve::serve(&arguments, &environment),
         Command::Plan(arguments) => plan::plan(&arguments, &environment),
         Command::Pack(arguments) => pack::pack(&arguments, &environment),
+        Command::Convert(arguments) => convert::convert(&arguments, &environment),
         Command::Inspect(arguments) => inspect::inspect(&arguments),
         Command::Logits(arguments) => logits::logits(&arguments, &environment),
         Command::Eval(arguments) => eval::eval(&arguments, &environment),

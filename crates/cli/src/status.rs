@@ -133,6 +133,7 @@ fn stage_words(stage: LoadStage) -> &'static str {
     match stage {
         LoadStage::Pack => "writing the pack",
         LoadStage::Verify => "checking the pack",
+        LoadStage::Convert => "writing the model file",
         LoadStage::Dense => "reading dense weights",
         LoadStage::Experts => "reading experts",
         LoadStage::DiskFile => "writing a file to measure the disk",

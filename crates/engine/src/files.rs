@@ -35,10 +35,15 @@ pub(crate) fn open_model_headers(path: &Path) -> Result<ModelFile, FormatError> 
 /// Gives back the pages of the cache that reading a whole file took.
 pub(crate) fn drop_cached(path: &Path) {
     // Advice: what cannot be opened or dropped stays where it is.
-    if let Ok(file) = File::open(path)
-        && let Ok(facts) = file.metadata()
-    {
-        let _ = sys::drop_page_cache(&file, 0..facts.len().next_multiple_of(sys::page_size() as u64));
+    if let Ok(file) = File::open(path) {
+        drop_cached_file(&file);
+    }
+}
+
+/// As [`drop_cached`], for an open file.
+pub(crate) fn drop_cached_file(file: &File) {
+    if let Ok(facts) = file.metadata() {
+        let _ = sys::drop_page_cache(file, 0..facts.len().next_multiple_of(sys::page_size() as u64));
     }
 }
 

@@ -21,6 +21,7 @@
 
 mod checks;
 mod configuration;
+mod convert;
 mod disk;
 mod disk_tuning;
 mod error;
@@ -76,6 +77,7 @@ pub use checks::{Check, CheckInput, Diagnosis, ModelCheck, Place, Platform, Verd
 pub use configuration::{
     ChoiceOrigin, ForceMode, LoadConfiguration, POLICIES, PackUse, Prefetch, ReaderKind, Residency,
 };
+pub use convert::{ConvertReport, ConvertTypes, TensorChoice, convert_to_gguf};
 pub use disk::{Ceiling, DiskFigure, DiskReport, Pattern, RandomReads, measure_disk, measure_random_reads};
 pub use disk_tuning::{Basis, PageCacheUse, Reading};
 pub use error::EngineError;

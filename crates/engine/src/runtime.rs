@@ -40,6 +40,8 @@ pub enum LoadStage {
     Pack,
     /// Checking a pack.
     Verify,
+    /// Writing a model file.
+    Convert,
     /// Reading dense weights.
     Dense,
     /// Reading all experts (`resident`).
@@ -56,6 +58,7 @@ impl LoadStage {
         match self {
             Self::Pack => "pack",
             Self::Verify => "verify",
+            Self::Convert => "convert",
             Self::Dense => "load",
             Self::Experts => "experts",
             Self::DiskFile => "write",

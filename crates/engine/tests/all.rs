@@ -6,6 +6,7 @@ mod checkpoint;
 mod common;
 mod families;
 
+mod a_converted_file_is_the_model;
 mod a_file_written_from_a_folder_equals_it;
 mod a_model_that_does_not_add_up_is_refused_by_name;
 mod a_panic_ends_every_request;
