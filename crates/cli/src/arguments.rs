@@ -6,8 +6,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use coldpress::{BudgetSpec, Bytes, Capacity, ExpertType, KvType, Residency, SizeSpec, TensorChoice};
+use coldpress::{BudgetSpec, Bytes, Capacity, ExpertType, KvType, Residency, SizeSpec};
 
+use crate::convert::ConvertArguments;
 use crate::flags::{Flags, SeriesFlags};
 use crate::values::{policy, size};
 
@@ -279,46 +280,6 @@ pub struct PackArguments {
     pub json: bool,
 }
 
-/// Arguments of `convert`.
-#[derive(Debug, Args)]
-pub struct ConvertArguments {
-    /// Model: a .gguf file, any part of a split set, or a folder that holds one set; for a pack also a Hugging Face folder.
-    pub model: PathBuf,
-    /// What to write: one GGUF file, or the model's pack (as `coldpress pack`)
-    #[arg(long, value_name = "KIND", value_parser = named(&ConvertTarget::ALL))]
-    pub to: ConvertTarget,
-    /// The file to write, which must not exist [default for a pack: the cache folder, named by the model's fingerprint]
-    #[arg(long, value_name = "PATH")]
-    pub out: Option<PathBuf>,
-    /// What all matrices become, routers and small vectors apart: keep, f32, f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0,
-    /// mxfp4; lossy but for keep and wider floats
-    #[arg(long = "type", value_name = "TYPE", default_value = "keep", value_parser = named(&TensorChoice::ALL))]
-    pub matrices: TensorChoice,
-    /// What the matrices of routed experts become instead; for a pack q4_k, q4_0, q8_0, mxfp4 or keep [default: as --type]
-    #[arg(long, value_name = "TYPE")]
-    pub experts: Option<String>,
-    /// For a pack: bound on the memory of the process; a GGUF file takes some 20 MiB whatever the model
-    #[arg(long, value_name = "SIZE")]
-    pub budget: Option<BudgetSpec>,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// What `convert` writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConvertTarget {
-    /// One GGUF file.
-    Gguf,
-    /// The pack.
-    Pack,
-}
-
-impl ConvertTarget {
-    /// Both with their names.
-    const ALL: [(&'static str, Self); 2] = [("gguf", Self::Gguf), ("pack", Self::Pack)];
-}
-
 /// Arguments of `inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArguments {
@@ -498,7 +459,7 @@ pub struct DoctorArguments {
 }
 
 /// A parser for the names of a table, which shows the names when none matches.
-fn named<T: Copy + Send + Sync + 'static>(
+pub fn named<T: Copy + Send + Sync + 'static>(
     table: &'static [(&'static str, T)],
 ) -> impl clap::builder::TypedValueParser<Value = T> {
     use clap::builder::TypedValueParser;

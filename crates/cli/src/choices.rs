@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Arg;
 use coldpress::{
-    BudgetSpec, ChoiceOrigin, ExpertType, ForceMode, GivenAs, IdleRelease, Isa, KvType, LoadConfiguration,
-    MemoryGate, PackUse, Prefetch, Press, ReaderKind, Residency, SettingKey, SizeSpec, Thinking,
+    BudgetSpec, ChoiceOrigin, ForceMode, GivenAs, IdleRelease, Isa, KvType, LoadConfiguration, MemoryGate,
+    PackUse, Prefetch, Press, ReaderKind, Residency, SettingKey, SizeSpec, Thinking,
 };
 
 use crate::flags::{Flags, Given};
 use crate::values::{
-    count, exact, experts_per_token, fraction, named, path, policy, resident_cap, seconds, switch,
-    thread_count,
+    count, exact, expert_type, experts_per_token, fraction, named, path, policy, resident_cap, seconds,
+    switch, thread_count,
 };
 
 /// A way to give a setting.
@@ -311,12 +311,8 @@ pub static ROWS: [Row; SettingKey::ALL.len() + 1] = [
     Row {
         key: SettingKey::Experts,
         value_name: "TYPE",
-        help: "Experts of the pack that `coldpress pack --experts` wrote: q4_k, q4_0, q8_0, mxfp4, lossy; or keep: those of the model \
-               file [default: keep]",
-        apply: |choices, text| {
-            let experts = named(&ExpertType::ALL, text)?;
-            choices.set(|configuration| configuration.experts(experts))
-        },
+        help: "Experts of the pack that `pack --experts` wrote: q4_k, q4_0, q8_0, mxfp4: lossy; keep: as in the file [default: keep]",
+        apply: |choices, text| expert_type(text).and_then(|to| choices.set(|all| all.experts(to))),
         ..ROW
     },
     Row {

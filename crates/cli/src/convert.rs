@@ -1,16 +1,57 @@
 //! `coldpress convert`: writes a model as one GGUF file, or its pack with the words of `coldpress pack`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
-use coldpress::{ConvertReport, ConvertTypes, ExpertType, TensorChoice};
+use clap::Args;
+use coldpress::{BudgetSpec, ConvertReport, ConvertTypes, ExpertType, TensorChoice};
 
-use crate::arguments::{ConvertArguments, ConvertTarget, PackArguments};
+use crate::arguments::{self, PackArguments};
 use crate::environment::Environment;
 use crate::load::Bars;
 use crate::status::Publication;
 use crate::values::named;
 use crate::{Ended, Usage, output, pack};
+
+/// Arguments of `convert`.
+#[derive(Debug, Args)]
+pub struct ConvertArguments {
+    /// Model: a .gguf file, any part of a split set, or a folder that holds one set; for a pack also a Hugging Face folder.
+    pub model: PathBuf,
+    /// What to write: one GGUF file, or the model's pack (as `coldpress pack`)
+    #[arg(long, value_name = "KIND", value_parser = arguments::named(&ConvertTarget::ALL))]
+    pub to: ConvertTarget,
+    /// The file to write, which must not exist [default for a pack: the cache folder, named by the model's fingerprint]
+    #[arg(long, value_name = "PATH")]
+    pub out: Option<PathBuf>,
+    /// What all matrices become, routers and small vectors apart: keep, f32, f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0,
+    /// mxfp4; lossy but for keep and wider floats
+    #[arg(long = "type", value_name = "TYPE", default_value = "keep", value_parser = arguments::named(&TensorChoice::ALL))]
+    pub matrices: TensorChoice,
+    /// What the matrices of routed experts become instead; for a pack q4_k, q4_0, q8_0, mxfp4 or keep [default: as --type]
+    #[arg(long, value_name = "TYPE")]
+    pub experts: Option<String>,
+    /// For a pack: bound on the memory of the process; a GGUF file takes some 20 MiB whatever the model
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<BudgetSpec>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `convert` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConvertTarget {
+    /// One GGUF file.
+    Gguf,
+    /// The pack.
+    Pack,
+}
+
+impl ConvertTarget {
+    /// Both with their names.
+    const ALL: [(&'static str, Self); 2] = [("gguf", Self::Gguf), ("pack", Self::Pack)];
+}
 
 /// Runs the command.
 ///

@@ -3,13 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use coldpress::{Bytes, MemoryError, ResidentCap, SizeSpec};
+use coldpress::{Bytes, ExpertType, MemoryError, ResidentCap, SizeSpec};
 
 /// A name of a table.
 pub fn named<T: Copy>(table: &[(&'static str, T)], text: &str) -> Result<T, String> {
     let found = table.iter().find(|&&(name, _)| name == text).map(|&(_, value)| value);
     let names = || table.iter().map(|&(name, _)| name).collect::<Vec<_>>().join(", ");
     found.ok_or_else(|| format!("it must be one of {}", names()))
+}
+
+/// What experts are held as.
+pub fn expert_type(text: &str) -> Result<ExpertType, String> {
+    named(&ExpertType::ALL, text)
 }
 
 /// `on` or `off`.

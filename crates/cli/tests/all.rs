@@ -9,6 +9,7 @@ mod a_hotlist_warms_the_next_start;
 mod a_run_stops_cleanly;
 mod a_trace_is_compared_by_simulate;
 mod bench_draws_one_page;
+mod convert_writes_one_file_that_loads_alone;
 mod endless_input_is_refused;
 mod every_setting_has_one_precedence;
 mod exit_codes_tell_what_happened;
