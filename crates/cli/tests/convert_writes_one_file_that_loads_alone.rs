@@ -14,8 +14,9 @@ fn a_file_and_a_pack_are_written_and_used() {
     let copy = place("copy.gguf");
     let written = run(&["convert", demo, "--to", "gguf", "--out", &copy]);
     assert!(stdout(&written).contains("tensors as they were"), "{}{}", stdout(&written), stderr(&written));
-    let answer = ["-p", "The old house", "--max-tokens", "6", "--json", "--ctx", "512"];
-    let text = |model: &str| object(&run(&[&["run", model], &answer[..]].concat()))["text"].clone();
+    let answer = ["-p", "The old house", "--max-tokens", "6", "--json"];
+    let text =
+        |model: &str| object(&run(&[&["run", model, "--ctx", "512"], &answer[..]].concat()))["text"].clone();
     assert_eq!(text(&copy), object(&run_demo(&answer))["text"], "with its own tokenizer and chat template");
 
     let smaller = place("smaller.gguf");
