@@ -105,7 +105,7 @@ fn encode(kind: Kind, matrix: &Tensor) -> (Vec<Tensor>, Tensor) {
 
 /// The projections whose rows are whole groups.
 fn is_matrix(tensor: &Tensor) -> bool {
-    tensor.shape.len() == 2 && tensor.name.contains("_proj.weight") && tensor.shape[1] % 32 == 0
+    tensor.shape.len() == 2 && tensor.name.contains("_proj.weight") && tensor.shape[1].is_multiple_of(32)
 }
 
 /// The checkpoint with its projections in this form, and with the values of that.

@@ -183,8 +183,7 @@ fn codes_unpack_to_their_values() {
 fn products_of_codes_are_those_of_their_values() {
     let workers = Workers::new(2);
     let mut random = Random::new(6);
-    let instruction_sets: Vec<Kernels> =
-        Isa::ALL.into_iter().filter_map(|isa| Kernels::for_isa(isa)).collect();
+    let instruction_sets: Vec<Kernels> = Isa::ALL.into_iter().filter_map(Kernels::for_isa).collect();
     for case in cases(&mut random) {
         let bytes: Vec<u8> = case.values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let mut plain = vec![0; packed_bytes(WeightFormat::F32, ROWS, case.columns)];
