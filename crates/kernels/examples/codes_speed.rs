@@ -6,15 +6,21 @@
 use std::time::Instant;
 
 use coldpress_kernels::{
-    ActivationBlock, Coding, InputRows, Kernels, Levels, MatmulJob, MatrixRef, ScaleFormat, WeightFormat, matmul,
-    packed_bytes,
+    ActivationBlock, Coding, InputRows, Kernels, Levels, MatmulJob, MatrixRef, ScaleFormat, WeightFormat,
+    matmul, packed_bytes,
 };
 use coldpress_workers::Workers;
 
 const COLUMNS: usize = 4096;
 const TURNS: usize = 15;
 
-fn codes(bits: u32, levels: Levels, group: Option<usize>, scales: ScaleFormat, has_bias: bool) -> WeightFormat {
+fn codes(
+    bits: u32,
+    levels: Levels,
+    group: Option<usize>,
+    scales: ScaleFormat,
+    has_bias: bool,
+) -> WeightFormat {
     WeightFormat::Codes(Coding::new(bits, levels, group, scales, has_bias).expect("a coding"))
 }
 
@@ -38,7 +44,9 @@ fn main() {
     let kernels = Kernels::detect();
     let workers = Workers::new(2);
     println!("{}, two threads\n", kernels.isa());
-    println!("| format | bits per weight | 1 row: G weights/s | GB/s | 64 rows: GOP/s |\n|---|---|---|---|---|");
+    println!(
+        "| format | bits per weight | 1 row: G weights/s | GB/s | 64 rows: GOP/s |\n|---|---|---|---|---|"
+    );
     for format in formats {
         let bits = packed_bytes(format, 16, COLUMNS) as f64 * 8.0 / (16 * COLUMNS) as f64;
         let many = (128 << 20) * 8 / (bits as usize * COLUMNS) / 16 * 16;
@@ -60,7 +68,8 @@ fn seconds(workers: &Workers, kernels: Kernels, format: WeightFormat, rows: usiz
     // A constant byte is a valid weight in every format.
     let packed = vec![0x2b_u8; packed_bytes(format, rows, COLUMNS)];
     let floats: Vec<f32> = (0..inputs * COLUMNS).map(|at| (at % 17) as f32 - 8.0).collect();
-    let blocks: Vec<ActivationBlock> = floats.as_chunks::<32>().0.iter().map(ActivationBlock::quantize).collect();
+    let blocks: Vec<ActivationBlock> =
+        floats.as_chunks::<32>().0.iter().map(ActivationBlock::quantize).collect();
     let mut output = vec![0.0; inputs * rows];
     let mut times: Vec<f64> = (0..TURNS)
         .map(|_| {

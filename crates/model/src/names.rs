@@ -271,7 +271,9 @@ impl Names {
     }
 
     /// The first key of a configuration that says something that nothing here takes into account, with its value.
-    pub fn not_understood(&self, metadata: &Metadata, context: u64) -> Option<String> {
+    /// What is said about codes has been compared with the tensors where `holds_codes`; without codes it is one more thing that nothing
+    /// takes into account.
+    pub fn not_understood(&self, metadata: &Metadata, context: u64, holds_codes: bool) -> Option<String> {
         let Names::HuggingFace { table, used, nested } = self else { return None };
         let used = used.borrow();
         let unknown = |(key, value): &(&str, &Value)| {
@@ -280,7 +282,7 @@ impl Names {
                 None => Some(*key),
             };
             let Some(key) = &inner else { return false };
-            if is_about_codes(key) {
+            if holds_codes && is_about_codes(key) {
                 return false;
             }
             let accepted = table.accepted.iter().chain(ACCEPTED).find(|(name, _)| name == key);

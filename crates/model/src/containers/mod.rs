@@ -82,7 +82,6 @@ const KEYS: [&str; 2] = ["quantization.", "quantization_config."];
 
 /// Whether a key of a configuration describes codes: [`check`] looks at those.
 pub(crate) fn is_about_codes(key: &str) -> bool {
-    let key = key.strip_prefix("text_config.").unwrap_or(key);
     KEYS.iter().any(|beginning| key.starts_with(beginning))
 }
 
