@@ -131,23 +131,54 @@ pub(super) unsafe fn decode_piece<V: RowVectors, const BITS: usize, const PARTS:
         unsafe {
             match &lookup {
                 Lookup::Scalar => return decode_scalar(piece, values),
-                Lookup::Number(0) => decode_part::<V, BITS>(v, piece, part, values, |code| v.to_floats(code)),
-                Lookup::Number(offset) => {
-                    decode_part::<V, BITS>(v, piece, part, values, |code| v.to_floats(v.add(code, -offset)));
-                }
+                Lookup::Number(offset) => decode_part::<V, _, BITS>(v, piece, part, values, Number(*offset)),
                 Lookup::Table(table) => {
                     if const { BITS <= 4 } {
-                        let table = |code| v.entry_of(table, code);
-                        decode_part::<V, BITS>(v, piece, part, values, table);
+                        decode_part::<V, _, BITS>(v, piece, part, values, Table(table));
                     }
                 }
                 Lookup::Float8 => {
                     if const { BITS == 8 } {
-                        decode_part::<V, BITS>(v, piece, part, values, |code| float8(v, code));
+                        decode_part::<V, _, BITS>(v, piece, part, values, Float8);
                     }
                 }
             }
         }
+    }
+}
+
+/// The levels of a vector of codes. Types and not closures, because closures are not always compiled into their callers.
+trait Level<V: RowVectors>: Copy {
+    fn of(self, v: V, code: V::Ints) -> V::Floats;
+}
+
+#[derive(Clone, Copy)]
+struct Number(i32);
+
+impl<V: RowVectors> Level<V> for Number {
+    #[inline(always)] // as `decode_piece`
+    fn of(self, v: V, code: V::Ints) -> V::Floats {
+        v.to_floats(v.add(code, -self.0))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Table<'a>(&'a [f32; 16]);
+
+impl<V: RowVectors> Level<V> for Table<'_> {
+    #[inline(always)] // as `decode_piece`
+    fn of(self, v: V, code: V::Ints) -> V::Floats {
+        v.entry_of(self.0, code)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Float8;
+
+impl<V: RowVectors> Level<V> for Float8 {
+    #[inline(always)] // as `decode_piece`
+    fn of(self, v: V, code: V::Ints) -> V::Floats {
+        float8(v, code)
     }
 }
 
@@ -156,14 +187,15 @@ pub(super) unsafe fn decode_piece<V: RowVectors, const BITS: usize, const PARTS:
 /// # Safety
 /// The codes have `BITS` bits.
 #[inline(always)] // as `decode_piece`
-unsafe fn decode_part<V: RowVectors, const BITS: usize>(
+unsafe fn decode_part<V: RowVectors, L: Level<V>, const BITS: usize>(
     v: V,
     piece: &Piece<'_>,
     part: usize,
     values: &mut [Lanes],
-    level: impl Fn(V::Ints) -> V::Floats,
+    level: L,
 ) {
     let (group, first_row) = (&piece.group, part * V::ROWS);
+    let has_bias = group.coding().has_bias();
     let mut scale_group = usize::MAX;
     let (mut scale, mut bias) = (v.splat(0.0), v.splat(0.0));
     for (half_step, columns) in values.chunks_mut(HALF_STEP).enumerate() {
@@ -171,8 +203,8 @@ unsafe fn decode_part<V: RowVectors, const BITS: usize>(
         if group.scale_group(first_column) != scale_group {
             scale_group = group.scale_group(first_column);
             // SAFETY: the scales of all groups of columns lie inside the packed group.
-            (scale, bias) = unsafe { (load_scales(v, group, 0, scale_group, first_row), v.splat(0.0)) };
-            if group.coding().has_bias() {
+            scale = unsafe { load_scales(v, group, 0, scale_group, first_row) };
+            if has_bias {
                 // SAFETY: as above.
                 bias = unsafe { load_scales(v, group, 1, scale_group, first_row) };
             }
@@ -182,16 +214,27 @@ unsafe fn decode_part<V: RowVectors, const BITS: usize>(
             // SAFETY: the step lies inside the packed group.
             *word = unsafe { v.load_words(group.bytes(), group.word_at(first_column, index, first_row)) };
         }
-        let code = |column: usize| code_of::<V, BITS>(v, &words, first_column % STEP_COLUMNS + column);
-        // Apart, so that most pieces are loops of a known length.
-        if let Ok(columns) = <&mut [Lanes; HALF_STEP]>::try_from(&mut *columns) {
+        let Ok(columns) = <&mut [Lanes; HALF_STEP]>::try_from(&mut *columns) else {
+            // The last columns of a row: a piece begins with a step, so they are few and seldom.
             for (column, lanes) in columns.iter_mut().enumerate() {
-                v.store(weigh(v, level(code(column)), scale, bias, group.coding().has_bias()), lanes, part);
+                let code = code_of::<V, BITS>(v, &words, first_column % STEP_COLUMNS + column);
+                v.store(weigh(v, level.of(v, code), scale, bias, has_bias), lanes, part);
             }
+            continue;
+        };
+        // One after the other and not in a loop, so that words and shifts are known when this is compiled.
+        macro_rules! columns {
+            ($first:literal: $($column:literal)*) => {
+                $(
+                    let code = code_of::<V, BITS>(v, &words, $first + $column);
+                    v.store(weigh(v, level.of(v, code), scale, bias, has_bias), &mut columns[$column], part);
+                )*
+            };
+        }
+        if half_step % 2 == 0 {
+            columns!(0: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
         } else {
-            for (column, lanes) in columns.iter_mut().enumerate() {
-                v.store(weigh(v, level(code(column)), scale, bias, group.coding().has_bias()), lanes, part);
-            }
+            columns!(16: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
         }
     }
 }
