@@ -21,7 +21,6 @@ use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, TensorType, Valu
 use coldpress_kernels::WeightFormat;
 use coldpress_kernels::blocks::has_big_endian_form;
 
-use crate::containers;
 use crate::error::ModelError;
 use crate::latent::HeadMatrices;
 use crate::names::{HuggingFace, Names, number};
@@ -573,7 +572,6 @@ impl<'a> SpecBuilder<'a> {
         family: &str,
         context: usize,
     ) -> Result<(Vec<DenseTensor>, Vec<LayerExperts>), ModelError> {
-        containers::check(self.metadata()).map_err(|detail| self.unsupported(detail))?;
         let of_experts = |layer: &LayerExperts| matches!(layer.stored, Stored::WithScales(_));
         let holds_codes =
             self.tensors.iter().any(|tensor| tensor.scaled.is_some()) || self.experts.iter().any(of_experts);

@@ -39,8 +39,12 @@ impl Reference {
     pub fn linked(&self, config: &str) -> TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         symlink(self.folder.join(config), folder.path().join("config.json")).expect("a link");
-        symlink(self.folder.join("model.safetensors"), folder.path().join("model.safetensors"))
-            .expect("a link");
+        for entry in std::fs::read_dir(&self.folder).expect("a folder").flatten() {
+            let name = entry.file_name().into_string().expect("a name");
+            if name.starts_with("model") {
+                symlink(entry.path(), folder.path().join(name)).expect("a link");
+            }
+        }
         add_tokenizer(folder.path());
         folder
     }

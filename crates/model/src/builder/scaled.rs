@@ -14,6 +14,19 @@ use crate::spec::{DenseKind, FileBytes, ScaledTensor};
 pub(super) type ExpertMatrix = (Projection, Option<Scaled>);
 
 impl<'a> SpecBuilder<'a> {
+    /// Refuses a folder whose configuration names a way to hold codes that is not read.
+    ///
+    /// # Errors
+    /// It does; the key is named.
+    pub fn check_codes(&self) -> Result<(), ModelError> {
+        match self.names {
+            Names::Gguf { .. } => Ok(()),
+            Names::HuggingFace { .. } => {
+                containers::check(self.metadata()).map_err(|detail| self.unsupported(detail))
+            }
+        }
+    }
+
     /// Name of the module of a matrix in the file.
     fn module(&self, name: &str) -> Option<String> {
         match self.names {

@@ -85,8 +85,16 @@ pub(crate) fn is_about_codes(key: &str) -> bool {
     KEYS.iter().any(|beginning| key.starts_with(beginning))
 }
 
+/// Keys of JANG bundles whose experts are held in ways of their own, with the name of the way.
+const JANG: [(&str, &str); 2] = [("weight_format", "JANGTQ"), ("jangtq.version", "JANGH")];
+
 /// Refuses methods that are not read here.
 pub(crate) fn check(metadata: &Metadata) -> Result<(), String> {
+    if let Some((key, name)) = JANG.into_iter().find(|(key, _)| metadata.get(key).is_some()) {
+        return Err(format!(
+            "{key} says that this is a bundle of {name}, whose experts are not read: use a GGUF, MLX or plain file of the model"
+        ));
+    }
     for key in ["quantization_config.quant_method", "text_config.quantization_config.quant_method"] {
         let Ok(Some(method)) = metadata.opt_string(key) else { continue };
         if !METHODS.contains(&method) {

@@ -138,6 +138,7 @@ pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
             }
         }
     };
+    builder.check_codes()?;
     let Outline { frame, ropes, layers } = (family.describe)(&mut builder)?;
     let row_tables = builder.take_row_tables();
     let (tensors, experts) = builder.finish(family.gguf, frame.trained_context)?;
