@@ -143,6 +143,25 @@ fn packed_integers_and_fp8() {
     }
 }
 
+/// A bundle of JANG says in a file of its own, under one of three names, that its matrices are rotated.
+#[test]
+fn rotated_matrices_are_refused_by_name() {
+    let Some(reference) = Reference::open("qwen3_moe") else { return };
+    let (packed, _) = both(Kind::Packed(4, 32), &reference);
+    for name in ["jang_config.json", "jjqf_config.json", "jang_cfg.json"] {
+        for (rotated, is_read) in [(false, true), (true, false)] {
+            let folder = packed.write();
+            let side = json!({"format": "jang", "quantization": {"hadamard_rotation": rotated}});
+            std::fs::write(folder.path().join(name), side.to_string()).expect("a file");
+            let planned = coldpress::plan(folder.path(), &exact());
+            assert_eq!(planned.is_ok(), is_read, "{name}, rotated: {rotated}");
+            if let Err(error) = planned {
+                assert!(error.to_string().contains("hadamard_rotation"), "{error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn codes_that_do_not_add_up_are_refused_by_name() {
     let Some(reference) = Reference::open("qwen3_moe") else { return };

@@ -17,6 +17,7 @@ use crate::cursor::ByteOrder;
 use crate::error::FormatError;
 use crate::json::{config_metadata, malformed};
 use crate::limits;
+use crate::metadata::Metadata;
 use crate::model_file::{
     Completeness, Counting, FileFormat, HeaderWatch, Parts, SourceFile, check_total, read_header,
 };
@@ -28,6 +29,8 @@ const CONFIG: &str = "config.json";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 const EXTENSION: &str = ".safetensors";
+/// Names of the file that bundles of JANG have beside config.json, the present one first.
+const SIDE_CONFIGURATIONS: [&str; 3] = ["jang_config.json", "jjqf_config.json", "jang_cfg.json"];
 /// Names shown in an error about missing files.
 const NAMES_SHOWN: usize = 8;
 
@@ -84,7 +87,7 @@ pub(crate) fn open(
 ) -> Result<Parts, FormatError> {
     let path = folder.join(CONFIG);
     let (mut config, json) = read_whole(&path, limits::MAX_CONFIG_BYTES, watch)?;
-    let metadata = config_metadata(&path, &json)?;
+    let metadata = with_side_configuration(config_metadata(&path, &json)?, folder, watch)?;
     config.header_len = config.len;
     let (names, index) = files_of(folder, watch)?;
     let mut files = vec![config];
@@ -113,6 +116,20 @@ pub(crate) fn open(
     }
     let (byte_order, format) = (ByteOrder::Little, FileFormat::HuggingFace);
     Ok(Parts { metadata, tensors, files, data_ends, byte_order, format })
+}
+
+/// The keys of a bundle of JANG that says more than its config.json, behind `jang_config.`, whatever the file is called.
+fn with_side_configuration(
+    metadata: Metadata,
+    folder: &Path,
+    watch: &dyn HeaderWatch,
+) -> Result<Metadata, FormatError> {
+    let Some(path) = SIDE_CONFIGURATIONS.iter().map(|name| folder.join(name)).find(|path| path.exists())
+    else {
+        return Ok(metadata);
+    };
+    let (_, json) = read_whole(&path, limits::MAX_CONFIG_BYTES, watch)?;
+    metadata.with("jang_config.", config_metadata(&path, &json)?)
 }
 
 /// A small file as a whole, of at most `limit` bytes.

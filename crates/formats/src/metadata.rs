@@ -33,6 +33,16 @@ impl Metadata {
         Ok(Metadata { path: path.to_owned(), entries, by_key })
     }
 
+    /// These keys and, behind `prefix`, those of `other`.
+    ///
+    /// # Errors
+    /// A key appears twice.
+    pub(crate) fn with(self, prefix: &str, other: Metadata) -> Result<Metadata, FormatError> {
+        let mut entries = self.entries;
+        entries.extend(other.entries.into_iter().map(|(key, value)| (format!("{prefix}{key}"), value)));
+        Metadata::new(&self.path, entries)
+    }
+
     /// Number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()

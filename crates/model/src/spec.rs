@@ -84,7 +84,7 @@ pub struct DenseTensor {
     /// Where its blocks, floats or codes lie.
     pub bytes: FileBytes,
     /// What belongs to codes.
-    pub scaled: Option<ScaledTensor>,
+    pub scaled: Option<Box<ScaledTensor>>,
     /// Added to every value of a vector when it is loaded: 1 for norms that are stored as a difference from 1, else 0.
     pub offset_added: f32,
     /// Which values of the file a vector takes.

@@ -83,7 +83,7 @@ impl<'a> SpecBuilder<'a> {
         let scales = (first % shared + rows).div_ceil(shared);
         let tensor = &mut self.tensors[index];
         tensor.bytes = cut(found.codes, whole_rows, first, rows);
-        tensor.scaled = Some(ScaledTensor {
+        tensor.scaled = Some(Box::new(ScaledTensor {
             order: found.order,
             scales: cut(found.scales, all_scales, first_scale, scales),
             source: found.source,
@@ -91,7 +91,7 @@ impl<'a> SpecBuilder<'a> {
             rows_before: first % shared,
             biases: found.biases.map(|biases| cut(biases, all_scales, first_scale, scales)),
             codebook: found.codebook.clone(),
-        });
+        }));
         index
     }
 

@@ -11,7 +11,7 @@ mod mlx;
 
 use std::sync::Arc;
 
-use coldpress_formats::{Metadata, ModelFile, TensorInfo, TensorType};
+use coldpress_formats::{Metadata, ModelFile, TensorInfo, TensorType, Value};
 use coldpress_kernels::layout::CodeOrder;
 use coldpress_kernels::{Coding, ScaleSource};
 
@@ -78,7 +78,7 @@ pub(crate) fn codes_of<'a>(file: &'a ModelFile, module: &str) -> Option<&'a Tens
 const METHODS: &[&str] = &["compressed-tensors", "fbgemm_fp8", "fp8", "mxfp4"];
 
 /// Beginnings of the keys of a configuration that describe codes.
-const KEYS: [&str; 2] = ["quantization.", "quantization_config."];
+const KEYS: [&str; 3] = ["quantization.", "quantization_config.", "jang_config."];
 
 /// Whether a key of a configuration describes codes: [`check`] looks at those.
 pub(crate) fn is_about_codes(key: &str) -> bool {
@@ -95,6 +95,12 @@ pub(crate) fn check(metadata: &Metadata) -> Result<(), String> {
             "{key} says that this is a bundle of {name}, whose experts are not read: use a GGUF, MLX or plain file of the model"
         ));
     }
+    let rotated = "jang_config.quantization.hadamard_rotation";
+    if metadata.get(rotated).is_some_and(|value| *value != Value::Bool(false)) {
+        return Err(format!(
+            "{rotated} says that the matrices of this bundle are rotated, which is not computed"
+        ));
+    }
     for key in ["quantization_config.quant_method", "text_config.quantization_config.quant_method"] {
         let Ok(Some(method)) = metadata.opt_string(key) else { continue };
         if !METHODS.contains(&method) {
@@ -109,8 +115,9 @@ pub(crate) fn check(metadata: &Metadata) -> Result<(), String> {
 
 /// A whole number of a configuration about codes, for a module or for all.
 fn setting(metadata: &Metadata, module: &str, name: &str) -> Option<u64> {
-    let keys = KEYS.iter().flat_map(|begin| [format!("{begin}{module}.{name}"), format!("{begin}{name}")]);
-    keys.into_iter().find_map(|key| metadata.opt_u64(&key).ok().flatten())
+    let of_module = KEYS[..2].iter().map(|begin| format!("{begin}{module}.{name}"));
+    let of_all = KEYS[..2].iter().map(|begin| format!("{begin}{name}"));
+    of_module.chain(of_all).find_map(|key| metadata.opt_u64(&key).ok().flatten())
 }
 
 /// The tensor whose name is that of the module and `ending`.
