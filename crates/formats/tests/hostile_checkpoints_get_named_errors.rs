@@ -94,7 +94,7 @@ fn cases() -> Vec<Case> {
             "BadShape",
             "offsets 4 to 0",
         ),
-        ("fp8", file(&dtype("F8_E4M3"), 16), "UnknownElementType", "F8_E4M3"),
+        ("fp8", file(&dtype("F8_E4M3FNUZ"), 16), "UnknownElementType", "F8_E4M3FNUZ"),
         ("past_end", file(&one("[4]", 16), 12), "TensorPastEnd", "needs 16 bytes"),
         ("overlap", file(&two((0, 8), (4, 12)), 12), "TensorsOverlap", "\"a\" and \"b\""),
         ("same_bytes", file(&two((0, 8), (0, 8)), 8), "TensorsOverlap", "share bytes"),

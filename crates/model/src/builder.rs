@@ -14,9 +14,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
-use coldpress_experts::{
-    ExpertOffsets, ExpertPlace, LayerExperts, Projection, RowTable, Stored, weight_format,
-};
+use coldpress_experts::{ExpertOffsets, ExpertPlace, LayerExperts, Projection, RowTable, weight_format};
 use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, TensorType, Value};
 use coldpress_kernels::WeightFormat;
 use coldpress_kernels::blocks::has_big_endian_form;
@@ -572,11 +570,8 @@ impl<'a> SpecBuilder<'a> {
         family: &str,
         context: usize,
     ) -> Result<(Vec<DenseTensor>, Vec<LayerExperts>), ModelError> {
-        let of_experts = |layer: &LayerExperts| matches!(layer.stored, Stored::WithScales(_));
-        let holds_codes =
-            self.tensors.iter().any(|tensor| tensor.scaled.is_some()) || self.experts.iter().any(of_experts);
-        let not_understood = self.names.not_understood(self.metadata(), context as u64, holds_codes);
-        if let Some(what) = not_understood {
+        let holds_codes = self.holds_codes();
+        if let Some(what) = self.names.not_understood(self.metadata(), context as u64, holds_codes) {
             return Err(self.unsupported(format!("{what}, which coldpress does not compute in '{family}'")));
         }
         let unused: Vec<&str> = self

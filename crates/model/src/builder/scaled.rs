@@ -27,6 +27,12 @@ impl<'a> SpecBuilder<'a> {
         }
     }
 
+    /// Whether any matrix so far is made of codes.
+    pub(super) fn holds_codes(&self) -> bool {
+        let of_experts = |layer: &LayerExperts| matches!(layer.stored, Stored::WithScales(_));
+        self.tensors.iter().any(|tensor| tensor.scaled.is_some()) || self.experts.iter().any(of_experts)
+    }
+
     /// Name of the module of a matrix in the file.
     fn module(&self, name: &str) -> Option<String> {
         match self.names {
