@@ -17,6 +17,7 @@ use coldpress_memory::{
     PressureSource, Purpose,
 };
 use coldpress_model::{DenseWeights, Scratch};
+use coldpress_workers::start_thread;
 
 use crate::error::EngineError;
 use crate::shared_kv::SharedKv;
@@ -144,7 +145,7 @@ impl Keeper {
         let builder = std::thread::Builder::new().name("coldpress-keeper".to_owned()).stack_size(STACK_BYTES);
         // Files are opened here and not at the thread's first turn, which may come when tokens are made already.
         let source = PressureSource::new();
-        Self { thread: builder.spawn(move || theirs.look_after(source)).ok(), shared }
+        Self { thread: start_thread(builder, move || theirs.look_after(source)).ok(), shared }
     }
 
     /// Steers `store` from now on.

@@ -10,7 +10,9 @@ mod checkpoint;
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::backtrace::Backtrace;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use coldpress::{GenerateObserver, GenerateOptions, LoadConfiguration, Residency, Runtime, Sampling};
 
@@ -18,10 +20,25 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
+/// Whether the next allocation, of any thread, is to be written down.
+static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+static WHO: Mutex<Option<Backtrace>> = Mutex::new(None);
+/// Whether that is under way: it takes memory itself.
+static IS_WRITING: AtomicBool = AtomicBool::new(false);
+
+fn count() {
+    ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    if IS_WATCHED.load(Ordering::Relaxed) && !IS_WRITING.swap(true, Ordering::Relaxed) {
+        IS_WATCHED.store(false, Ordering::Relaxed);
+        *WHO.lock().expect("nobody panics with it") = Some(Backtrace::force_capture());
+        IS_WRITING.store(false, Ordering::Relaxed);
+    }
+}
+
 // SAFETY: every call goes to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        count();
         // SAFETY: the caller's promise is passed on.
         unsafe { System.alloc(layout) }
     }
@@ -41,6 +58,7 @@ struct CountAtTokens(Vec<u64>);
 impl GenerateObserver for CountAtTokens {
     fn token(&mut self, _id: u32) {
         self.0.push(ALLOCATIONS.load(Ordering::Relaxed));
+        IS_WATCHED.store(self.0.len() < TOKENS, Ordering::Relaxed);
     }
 }
 
@@ -54,6 +72,7 @@ fn allocations_per_token(runtime: &mut Runtime, sampling: Sampling) -> Vec<u64> 
     let mut measured = Vec::new();
     for _ in 0..2 {
         session.clear();
+        *WHO.lock().expect("nobody panics with it") = None;
         let mut counts = CountAtTokens(Vec::with_capacity(TOKENS));
         let answer = runtime.generate(&mut session, &prompt, &options, &mut counts).expect("an answer");
         assert_eq!(answer.tokens.len(), TOKENS);
@@ -61,6 +80,12 @@ fn allocations_per_token(runtime: &mut Runtime, sampling: Sampling) -> Vec<u64> 
         measured = counts.0.windows(2).map(|pair| pair[1] - pair[0]).collect();
     }
     measured
+}
+
+fn assert_none(counts: &[u64], what: &str) {
+    assert_eq!(counts.len(), TOKENS - 1);
+    let who = WHO.lock().expect("nobody panics with it");
+    assert!(counts.iter().all(|&count| count == 0), "{what}: {counts:?}, the last one by {who:?}");
 }
 
 #[test]
@@ -87,17 +112,15 @@ fn resident_and_streamed_greedy_and_drawn() {
         let mut runtime = common::load(&model, &configuration.context(256).threads(2));
         for sampling in [Sampling::default(), drawn] {
             let counts = allocations_per_token(&mut runtime, sampling);
-            assert_eq!(counts.len(), TOKENS - 1);
-            let what = format!("{} {name}, {sampling:?}", model.display());
-            assert!(counts.iter().all(|&count| count == 0), "{what}: {counts:?}");
+            assert_none(&counts, &format!("{} {name}, {sampling:?}", model.display()));
         }
         // Writing a timeline down takes its memory before the first token; what ended has left nothing behind.
         runtime.start_timeline(std::time::Duration::ZERO).expect("there is room");
         let counts = allocations_per_token(&mut runtime, Sampling::default());
-        assert!(counts.iter().all(|&count| count == 0), "{name}, with a timeline: {counts:?}");
+        assert_none(&counts, &format!("{} {name}, with a timeline", model.display()));
         assert!(runtime.finish_timeline().is_some());
         let counts = allocations_per_token(&mut runtime, Sampling::default());
-        assert!(counts.iter().all(|&count| count == 0), "{name}, after a timeline: {counts:?}");
+        assert_none(&counts, &format!("{} {name}, after a timeline", model.display()));
         let misses = runtime.status().experts.expect("a store").misses;
         assert!(name == "resident" || misses > 100, "{misses} misses");
     }

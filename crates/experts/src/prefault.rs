@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use coldpress_memory::Buffer;
+use coldpress_workers::start_thread;
 
 /// Bytes that the thread stays ahead.
 const AHEAD: usize = 64 << 20;
@@ -56,7 +57,7 @@ impl Prefault {
             }
         };
         let builder = std::thread::Builder::new().name("coldpress-memory".to_owned()).stack_size(STACK_BYTES);
-        Self { shared, thread: builder.spawn(work).ok(), bytes }
+        Self { shared, thread: start_thread(builder, work).ok(), bytes }
     }
 
     /// Slot `slot` of `count` is being filled: what follows will be needed soon.

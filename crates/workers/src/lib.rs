@@ -15,6 +15,10 @@ mod gate;
 mod job;
 mod pool;
 mod region;
+#[cfg(not(loom))]
+mod start;
 mod sync;
 
 pub use pool::{THREADS_MAX, Team, WORKER_STACK_BYTES, Workers};
+#[cfg(not(loom))]
+pub use start::start_thread;

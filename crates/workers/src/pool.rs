@@ -5,6 +5,8 @@ use std::cell::RefCell;
 
 use crate::backoff::SpinLimit;
 use crate::region::{Shared, Turn};
+#[cfg(not(loom))]
+use crate::start::start_thread as start;
 use crate::sync::{Arc, in_team, set_in_team, thread};
 
 /// Most threads of one pool, the caller included.
@@ -34,14 +36,13 @@ impl Workers {
         let mut handles = Vec::with_capacity(threads - 1);
         for worker in 1..threads {
             let shared = Arc::clone(&shared);
-            let spawned = thread::Builder::new()
-                .name(format!("coldpress-{worker}"))
-                .stack_size(WORKER_STACK_BYTES)
-                .spawn(move || {
-                    set_in_team(true);
-                    shared.work(worker, &mut SpinLimit::new(crowded));
-                });
-            match spawned {
+            let builder =
+                thread::Builder::new().name(format!("coldpress-{worker}")).stack_size(WORKER_STACK_BYTES);
+            let work = move || {
+                set_in_team(true);
+                shared.work(worker, &mut SpinLimit::new(crowded));
+            };
+            match start(builder, work) {
                 Ok(handle) => handles.push(handle),
                 Err(_) => break,
             }
@@ -76,6 +77,12 @@ impl Drop for Workers {
             let _ = handle.join();
         }
     }
+}
+
+/// The model checker's threads begin when it wants them to, and may not block outside its sight.
+#[cfg(loom)]
+fn start(builder: thread::Builder, work: impl FnOnce() + 'static) -> std::io::Result<thread::JoinHandle<()>> {
+    builder.spawn(work)
 }
 
 #[cfg(not(loom))]

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use coldpress_formats::SourceFile;
 use coldpress_memory::{Ledger, Purpose, sys};
+use coldpress_workers::start_thread;
 
 use crate::error::{ExpertError, PackFault};
 use crate::geometry::{ExpertKey, Geometry};
@@ -365,7 +366,7 @@ impl Filler {
         filler.check(0).ok()?;
         shared.open.store(true, Ordering::Release);
         let builder = std::thread::Builder::new().name("coldpress-pack".to_owned()).stack_size(STACK_BYTES);
-        let started = builder.spawn(move || {
+        let started = start_thread(builder, move || {
             let shared = Arc::clone(&filler.shared);
             // What cannot be written now is not worth a second try in this run: the model file has it.
             let _ = filler.run();

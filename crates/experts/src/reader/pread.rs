@@ -9,6 +9,8 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use coldpress_workers::start_thread;
+
 use super::{Completion, ExpertReader, ReadRequest};
 
 /// Threads that read. See the module header.
@@ -85,7 +87,7 @@ impl PreadPool {
             let shared = Arc::clone(&pool.shared);
             let builder =
                 std::thread::Builder::new().name(format!("coldpress-read-{index}")).stack_size(STACK_BYTES);
-            pool.threads.push(builder.spawn(move || shared.work())?);
+            pool.threads.push(start_thread(builder, move || shared.work())?);
         }
         Ok(pool)
     }
