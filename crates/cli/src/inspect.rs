@@ -37,6 +37,9 @@ fn describe(inspection: &Inspection) -> String {
         let shape = tensor.shape.iter().map(u64::to_string).collect::<Vec<_>>().join(" x ");
         text.push_str(&format!("  {:<width$}  {:<8} {shape}\n", printable(&tensor.name), tensor.tensor_type));
     }
+    for note in &inspection.notes {
+        text.push_str(&format!("\nnote: {}\n", printable(note)));
+    }
     match &inspection.not_runnable {
         None => text.push_str("\ncoldpress can run this model\n"),
         Some(reason) => text.push_str(&format!("\ncoldpress cannot run this model: {}\n", printable(reason))),

@@ -30,6 +30,8 @@ pub struct Inspection {
     pub tensor_bytes: Bytes,
     /// Why coldpress cannot run it; absent when it can.
     pub not_runnable: Option<String>,
+    /// Where its tensors decide against its metadata.
+    pub notes: Vec<String>,
 }
 
 /// One file.
@@ -89,6 +91,10 @@ pub fn model_file_bytes(path: &Path) -> Result<Bytes, EngineError> {
 /// The file cannot be read or is malformed.
 pub fn inspect(path: &Path) -> Result<Inspection, EngineError> {
     let file = open_model(path)?;
+    let (not_runnable, notes) = match describe(&file) {
+        Ok(spec) => (None, spec.notes),
+        Err(error) => (Some(error.to_string()), Vec::new()),
+    };
     Ok(Inspection {
         files: file
             .files()
@@ -99,7 +105,8 @@ pub fn inspect(path: &Path) -> Result<Inspection, EngineError> {
         metadata: file.metadata().iter().map(|(key, value)| (key.to_owned(), shortened(value))).collect(),
         tensors: file.tensors().map(InspectedTensor::from).collect(),
         tensor_bytes: Bytes(file.tensor_bytes()),
-        not_runnable: describe(&file).err().map(|error| error.to_string()),
+        not_runnable,
+        notes,
     })
 }
 

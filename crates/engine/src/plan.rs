@@ -188,7 +188,7 @@ pub(crate) fn prepare_file(
     configuration.check()?;
     let complete = file.missing_bytes() == 0;
     let mut spec = describe(&file).map_err(EngineError::BadModel)?;
-    let mut notes = Vec::new();
+    let mut notes = spec.notes.clone();
     configuration.apply_experts(&mut spec, &mut notes)?;
     let lossy = configuration.lossy(&spec);
     configuration.apply_routing(&mut spec)?;

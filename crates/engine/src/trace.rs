@@ -56,8 +56,14 @@ impl Runtime {
             let reason = "tokens of this model use different numbers of experts, and a recording has the same number of all";
             return Err(EngineError::BadOption(reason.to_owned()));
         }
-        let counts: Vec<usize> = spec.experts.iter().map(|layer| layer.expert_count).collect();
         let top_k = spec.experts_per_token();
+        if let Some(moe) = spec.moe_blocks().find(|moe| moe.router.top_k != top_k) {
+            return Err(EngineError::BadOption(format!(
+                "layers of this model use {} and {top_k} experts per token, and a recording has the same number of all",
+                moe.router.top_k
+            )));
+        }
+        let counts: Vec<usize> = spec.experts.iter().map(|layer| layer.expert_count).collect();
         let choice_bytes = choice_bytes(counts.len(), top_k, tokens);
         let bytes = RoutingTrace::memory_bytes(counts.len(), top_k, choice_bytes);
         // The old recording goes first: both would not be paid for.

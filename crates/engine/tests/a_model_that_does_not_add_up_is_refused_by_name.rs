@@ -119,7 +119,6 @@ fn numbers_that_no_model_has() {
         ("attention.head_count_kv", 0),
         ("block_count", u32::MAX),
         ("expert_used_count", 0),
-        ("expert_used_count", 9),
         ("context_length", 0),
         ("rope.dimension_count", 7),
         ("rope.dimension_count", 1 << 20),

@@ -36,6 +36,7 @@ mod lossy_routing_is_what_it_says;
 mod lossy_settings_are_compared_with_exact_ones;
 mod many_requests_get_the_answers_of_their_solo_runs;
 mod matrices_of_codes_agree_with_their_references;
+mod pruned_checkpoints_are_what_their_tensors_say;
 mod recurrent_states_are_kept_for_later;
 mod rows_of_n_grams_stay_on_disk;
 mod rows_of_other_requests_change_no_choice;

@@ -55,8 +55,7 @@ fn what_is_published_of_the_family_is_accepted_and_the_rest_refused() {
         ("zero_expert_type", json!("constant"), "zero_expert_type is"),
         ("mla_scale_q_lora", json!(false), "mla_scale_q_lora is"),
         ("num_hidden_layers", json!(3), "num_hidden_layers is 3, with 1 layers of two halves"),
-        ("zero_expert_num", json!(3), "the metadata asks for"),
-        ("moe_topk", json!(9), "9 experts per token are more than the 8 experts"),
+        ("zero_expert_num", json!(3), "has 8 experts and 3 without weights, and its router"),
     ] {
         let mut other = checkpoint.clone();
         other.config[key] = value;

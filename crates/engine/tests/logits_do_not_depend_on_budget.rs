@@ -31,7 +31,7 @@ fn configuration(slots: Option<u64>) -> LoadConfiguration {
     }
 }
 
-fn check(model: &Path, ids: &[u32], chunks: &[u32]) {
+pub fn check(model: &Path, ids: &[u32], chunks: &[u32]) {
     let folder = tempfile::tempdir().expect("a folder");
     let pack = folder.path().join("model.cpack");
     pack_model(model, &pack, None, &mut Silent).expect("packs");

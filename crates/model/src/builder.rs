@@ -6,6 +6,8 @@
 //! Metadata is untrusted: dimensions are bounded before they are multiplied.
 
 mod convolution;
+mod counts;
+mod experts;
 mod fused;
 mod rows;
 mod scaled;
@@ -14,7 +16,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
-use coldpress_experts::{ExpertOffsets, ExpertPlace, LayerExperts, Projection, RowTable, weight_format};
+use coldpress_experts::{LayerExperts, RowTable, weight_format};
 use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, TensorType, Value};
 use coldpress_kernels::WeightFormat;
 use coldpress_kernels::blocks::has_big_endian_form;
@@ -23,7 +25,8 @@ use crate::error::ModelError;
 use crate::latent::HeadMatrices;
 use crate::names::{HuggingFace, Names, number};
 use crate::nested::Nested;
-use scaled::ExpertMatrix;
+use counts::Counts;
+pub(crate) use counts::LayerCount;
 
 use crate::spec::{
     DenseKind, DenseTensor, FileBytes, LinearSpec, MatrixHandle, NormSpec, Picked, TableHandle, VectorHandle,
@@ -42,6 +45,7 @@ pub struct SpecBuilder<'a> {
     tensors: Vec<DenseTensor>,
     experts: Vec<LayerExperts>,
     row_tables: Vec<RowTable>,
+    counts: Counts,
 }
 
 impl<'a> SpecBuilder<'a> {
@@ -81,6 +85,7 @@ impl<'a> SpecBuilder<'a> {
             tensors: Vec::new(),
             experts: Vec::new(),
             row_tables: Vec::new(),
+            counts: Counts::default(),
         }
     }
 
@@ -473,94 +478,6 @@ impl<'a> SpecBuilder<'a> {
         let weight = self.matrix(&format!("{stem}.weight"), rows, columns)?;
         let bias = self.optional_vector(&format!("{stem}.bias"), rows)?;
         Ok(LinearSpec { weight, bias })
-    }
-
-    /// The routed experts of layer `layer`: stacked tensors `ffn_{gate,up,down}_exps`, gate and up together in
-    /// `ffn_gate_up_exps` (gate first), or one tensor per expert. Returns the layer number of the expert store.
-    pub fn experts(
-        &mut self,
-        layer: usize,
-        count: usize,
-        hidden: usize,
-        width: usize,
-    ) -> Result<usize, ModelError> {
-        let together = format!("blk.{layer}.ffn_gate_up_exps.weight");
-        let [gate, up] = if self.has(&together) {
-            let both = self.stacked(&together, count, 2 * width, hidden)?;
-            self.halves(&both)?
-        } else {
-            let gate = self.projection(layer, "gate", count, width, hidden)?;
-            [gate, self.projection(layer, "up", count, width, hidden)?]
-        };
-        let down = self.projection(layer, "down", count, hidden, width)?;
-        Ok(self.push_matrices(count, [gate, up, down]))
-    }
-
-    /// Layer number of the expert store that `experts` get.
-    fn push_experts(&mut self, experts: LayerExperts) -> usize {
-        self.experts.push(experts);
-        self.experts.len() - 1
-    }
-
-    /// One tensor with the matrices of all experts.
-    fn stacked(
-        &mut self,
-        name: &str,
-        count: usize,
-        rows: usize,
-        columns: usize,
-    ) -> Result<ExpertMatrix, ModelError> {
-        if let Some(found) = self.find_scaled(name, rows, columns, Some(count))? {
-            return Ok(self.stacked_scaled(&found, count, rows, columns));
-        }
-        let big_endian = self.file.big_endian();
-        let (info, format) = self.take(name, &[columns, rows, count])?;
-        let offsets = ExpertOffsets::Stride { first: info.offset, stride: info.byte_len / count as u64 };
-        Ok((Projection { format, rows, columns, file: info.file, offsets, big_endian }, None))
-    }
-
-    fn projection(
-        &mut self,
-        layer: usize,
-        part: &str,
-        count: usize,
-        rows: usize,
-        columns: usize,
-    ) -> Result<ExpertMatrix, ModelError> {
-        let stacked = format!("blk.{layer}.ffn_{part}_exps.weight");
-        let apart = |expert: usize| format!("blk.{layer}.ffn_{part}.{expert}.weight");
-        if self.has(&stacked) || (!self.has(&apart(0)) && self.by_source(true, false)) {
-            return self.stacked(&stacked, count, rows, columns);
-        }
-        if self.find_codes(&apart(0)).is_some() {
-            let all = (0..count).map(|expert| self.find_scaled(&apart(expert), rows, columns, None));
-            let all = all.collect::<Result<Vec<_>, _>>()?;
-            if all.iter().all(Option::is_some) {
-                let all: Vec<_> = all.into_iter().flatten().collect();
-                return self.apart_scaled(&all, rows, columns);
-            }
-        }
-        let mut places = Vec::with_capacity(count);
-        let mut common: Option<WeightFormat> = None;
-        for expert in 0..count {
-            let (info, format) = self.take(&apart(expert), &[columns, rows])?;
-            let first = *common.get_or_insert(format);
-            if first != format {
-                return Err(self.unsupported(format!(
-                    "{} is {format}, expert 0 of its layer is {first}; convert the model again with one type for all \
-                     experts of a layer",
-                    info.name
-                )));
-            }
-            places.push(ExpertPlace { file: info.file, offset: info.offset });
-        }
-        let (format, file) = match (common, places.first()) {
-            (Some(format), Some(place)) => (format, place.file),
-            _ => return Err(self.bad(format!("layer {layer} has no experts"))),
-        };
-        let offsets = ExpertOffsets::Places(places);
-        let big_endian = self.file.big_endian();
-        Ok((Projection { format, rows, columns, file, offsets, big_endian }, None))
     }
 
     /// Returns the collected tensors and experts, or names what the file holds beyond what `family` takes into account:

@@ -565,6 +565,8 @@ pub struct ModelSpec {
     pub experts: Vec<LayerExperts>,
     /// Tables that stay on disk and whose rows are looked up by number.
     pub row_tables: Vec<RowTable>,
+    /// Where the tensors decided against the metadata, in sentences.
+    pub notes: Vec<String>,
 }
 
 impl ModelSpec {

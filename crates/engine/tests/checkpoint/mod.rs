@@ -1,6 +1,7 @@
 //! Checkpoints in memory: read from a folder, changed, written again as one file or as shards; and where references are.
 
 pub mod as_gguf;
+pub mod pruned;
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

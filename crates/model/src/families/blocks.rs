@@ -10,7 +10,7 @@ use coldpress_kernels::Activation;
 use coldpress_kernels::attention::AttentionShape;
 
 use super::{Outline, rope::rope};
-use crate::builder::SpecBuilder;
+use crate::builder::{LayerCount, SpecBuilder};
 use crate::error::ModelError;
 use crate::ple::PleSpec;
 use crate::spec::{
@@ -350,7 +350,7 @@ pub(super) struct SharedOptions {
 /// Options of a MoE block.
 #[derive(Clone, Copy)]
 pub(super) struct MoeOptions {
-    /// Experts with weights.
+    /// Experts with weights, as stated; what a layer has is seen by its tensors.
     pub experts: usize,
     /// Experts that give back their input, which the router scores behind the others.
     pub identities: usize,
@@ -374,11 +374,6 @@ pub(super) fn moe_options(
 ) -> Result<MoeOptions, ModelError> {
     let experts = builder.dimension("expert_count")?;
     let top_k = builder.dimension("expert_used_count")?;
-    if top_k > experts {
-        return Err(
-            builder.bad(format!("{top_k} experts per token are more than the {experts} experts of a layer"))
-        );
-    }
     Ok(MoeOptions {
         experts,
         identities: 0,
@@ -410,16 +405,17 @@ pub(super) fn moe_block(
     options: MoeOptions,
     fused: Option<GateUp>,
 ) -> Result<MoeSpec, ModelError> {
-    let MoeOptions { experts, identities, top_k, width, recipe, scale, groups, weigh_input, shared } =
-        options;
-    let scored = experts + identities;
+    let MoeOptions { identities, width, recipe, scale, groups, weigh_input, shared, .. } = options;
+    let count = builder.layer_count(layer, options.experts, identities, options.top_k)?;
+    builder.check_choice(layer, count, options.top_k, recipe.scores, groups)?;
+    let LayerCount { experts, scored, top_k } = count;
     let weight = builder.matrix(&format!("blk.{layer}.ffn_gate_inp.weight"), scored, hidden)?;
     let choice_bias = match recipe.choice_bias {
         true => {
             // Converters of some families leave the ending out.
             let stem = format!("blk.{layer}.exp_probs_b");
             let name = if builder.has(&stem) { stem } else { format!("{stem}.bias") };
-            Some(builder.vector(&name, scored)?)
+            Some(builder.vector_of_router(&name, layer, scored)?)
         }
         false => None,
     };

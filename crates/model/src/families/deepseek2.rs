@@ -236,8 +236,6 @@ pub(super) fn routed_layers(
 /// What all mixtures of a model have in common.
 pub(super) struct Router {
     options: MoeOptions,
-    groups: Option<RouterGroups>,
-    scale: f32,
 }
 
 /// As [`router`], where weights are divided by their sum unless the file says otherwise.
@@ -262,10 +260,11 @@ fn router(builder: &SpecBuilder<'_>) -> Result<Router, ModelError> {
     let shared = SharedOptions { width: shared_count * width, gated: false };
     let options = MoeOptions {
         shared: (shared_count > 0).then_some(shared),
+        groups: groups(builder, sigmoid)?,
+        scale: builder.positive_or("expert_weights_scale", 1.0)?,
         ..blocks::moe_options(builder, width, recipe)?
     };
-    let groups = groups(builder, &options, sigmoid)?;
-    Ok(Router { options, groups, scale: builder.positive_or("expert_weights_scale", 1.0)? })
+    Ok(Router { options })
 }
 
 fn has_sigmoids(builder: &SpecBuilder<'_>) -> Result<bool, ModelError> {
@@ -283,11 +282,7 @@ fn has_sigmoids(builder: &SpecBuilder<'_>) -> Result<bool, ModelError> {
     }
 }
 
-fn groups(
-    builder: &SpecBuilder<'_>,
-    options: &MoeOptions,
-    sigmoid: bool,
-) -> Result<Option<RouterGroups>, ModelError> {
+fn groups(builder: &SpecBuilder<'_>, sigmoid: bool) -> Result<Option<RouterGroups>, ModelError> {
     match builder.text("expert_group_method")? {
         // For the others the table of accepted values has it. Groups are stated nevertheless.
         Some("greedy") if !sigmoid => {
@@ -303,7 +298,7 @@ fn groups(
         }
     }
     let score = if sigmoid { GroupScore::SumOfBestTwo } else { GroupScore::Best };
-    sigmoid_router::groups(builder, options, score)
+    sigmoid_router::groups(builder, score)
 }
 
 pub(super) fn mixture(
@@ -312,10 +307,5 @@ pub(super) fn mixture(
     hidden: usize,
     router: &Router,
 ) -> Result<FeedForwardSpec, ModelError> {
-    let mut feed_forward = blocks::moe(builder, layer, hidden, router.options)?;
-    if let FeedForwardSpec::Moe(moe) = &mut feed_forward {
-        moe.router.groups = router.groups;
-        moe.router.scale = router.scale;
-    }
-    Ok(feed_forward)
+    blocks::moe(builder, layer, hidden, router.options)
 }

@@ -458,7 +458,11 @@ fn mixture(
     let mut moe = blocks::moe_block(builder, layer, frame.hidden, options, None)?;
     if hashed {
         let name = format!("blk.{layer}.ffn_gate_tid2eid.weight");
-        moe.router.table = Some(builder.table(&name, frame.vocabulary, options.top_k, options.experts)?);
+        let (top_k, experts) = (options.top_k, moe.router.experts);
+        if moe.router.top_k < top_k {
+            return Err(builder.bad(format!("{name} names {top_k} experts of a layer that has {experts}")));
+        }
+        moe.router.table = Some(builder.table(&name, frame.vocabulary, top_k, experts)?);
     }
     moe.activation = activation(builder, layer, "swiglu_clamp_exp")?;
     if let Some(shared) = &mut moe.shared {

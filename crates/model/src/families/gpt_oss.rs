@@ -92,9 +92,10 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
         attention.window = windowed.then_some(window);
         attention.sinks = Some(builder.vector(&name("attn_sinks.weight"), shape.heads)?);
         let mut moe = blocks::moe_block(builder, layer, hidden, options, fused)?;
-        moe.router.bias = Some(builder.vector(&name("ffn_gate_inp.bias"), options.experts)?);
+        let experts = moe.router.stored();
+        moe.router.bias = Some(builder.vector_of_router(&name("ffn_gate_inp.bias"), layer, experts)?);
         moe.activation = Activation::ClampedSwiglu { slope, limit, offset: 1.0 };
-        moe.biases = Some(builder.expert_biases(layer, options.experts, hidden, width)?);
+        moe.biases = Some(builder.expert_biases(layer, experts, hidden, width)?);
         layers.push(LayerSpec {
             attention_norm: builder.norm(&name("attn_norm"), hidden)?,
             attention: AttentionKind::Grouped(attention),

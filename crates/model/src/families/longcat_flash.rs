@@ -13,6 +13,7 @@ use crate::error::ModelError;
 use crate::names::{Accepted, HuggingFace, joined};
 use crate::spec::{
     AttentionKind, FeedForwardSpec, GatedFeedForwardSpec, LayerSpec, Renormalize, RopePairing, RouterScores,
+    RouterSpec,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -112,7 +113,6 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let options = options(builder)?;
     let mut layers = Vec::new();
     for layer in 0..count {
-        pass_over_identities(builder, layer, options);
         for half in 0..2 {
             let place = format!("{layer}.{half}");
             let mut attention = latent::attention(builder, &place, hidden, &dimensions, scale as f32)?;
@@ -125,6 +125,7 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
                 feed_forward_norm: builder.norm(&format!("blk.{place}.ffn_norm"), hidden)?,
                 feed_forward: if half == 0 {
                     let mixture = blocks::moe_block(builder, layer, hidden, options, None)?;
+                    pass_over_identities(builder, layer, &mixture.router);
                     FeedForwardSpec::Shortcut { dense, mixture }
                 } else {
                     FeedForwardSpec::Dense(dense)
@@ -137,8 +138,8 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
 }
 
 /// transformers writes gate and up of experts that it does not compute with.
-fn pass_over_identities(builder: &mut SpecBuilder<'_>, layer: usize, options: MoeOptions) {
-    for expert in options.experts..options.experts + options.identities {
+fn pass_over_identities(builder: &mut SpecBuilder<'_>, layer: usize, router: &RouterSpec) {
+    for expert in router.stored()..router.experts {
         for part in ["gate", "up"] {
             builder.pass_over(&format!("blk.{layer}.ffn_{part}.{expert}.weight"));
         }

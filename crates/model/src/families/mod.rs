@@ -141,6 +141,7 @@ pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
     builder.check_codes()?;
     let Outline { frame, ropes, layers } = (family.describe)(&mut builder)?;
     let row_tables = builder.take_row_tables();
+    let notes = builder.notes();
     let (tensors, experts) = builder.finish(family.gguf, frame.trained_context)?;
     Ok(ModelSpec {
         family: family.gguf,
@@ -165,6 +166,7 @@ pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
         tensors,
         experts,
         row_tables,
+        notes,
     })
 }
 

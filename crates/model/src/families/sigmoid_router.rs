@@ -12,8 +12,6 @@ use crate::spec::{GroupScore, Renormalize, RouterGroups, RouterScores};
 const SIGMOID: u64 = 2;
 /// Added to the sum of weights (`modeling_deepseek_v3.py` of transformers).
 const EPSILON: f32 = 1e-20;
-/// Most groups that a router tells apart.
-const GROUPS_MAX: usize = 64;
 
 /// Keys of the router in checkpoints.
 pub(super) const EXPERT_COUNT: (&str, &str) = ("expert_count", "n_routed_experts");
@@ -27,7 +25,7 @@ pub(super) struct SigmoidRouter {
     scale: f32,
 }
 
-/// Reads the router, except its groups, which need the number of experts.
+/// Reads the router, except its groups.
 pub(super) fn sigmoid_router(builder: &SpecBuilder<'_>) -> Result<SigmoidRouter, ModelError> {
     if let Some(gating) = builder.by_source(builder.integer("expert_gating_func")?, None)
         && gating != SIGMOID
@@ -50,37 +48,18 @@ impl SigmoidRouter {
     /// Options of blocks with experts of this width, without shared expert.
     pub fn options(&self, builder: &SpecBuilder<'_>, width: usize) -> Result<MoeOptions, ModelError> {
         let options = blocks::moe_options(builder, width, self.recipe)?;
-        let groups = groups(builder, &options, GroupScore::SumOfBestTwo)?;
+        let groups = groups(builder, GroupScore::SumOfBestTwo)?;
         Ok(MoeOptions { scale: self.scale, groups, ..options })
     }
 }
 
-/// The groups of experts that are chosen first; `None` where there is one, or all are kept.
+/// The groups of experts that are chosen first; `None` where there is one, or all are kept. Whether they divide the experts is seen layer
+/// by layer.
 pub(super) fn groups(
     builder: &SpecBuilder<'_>,
-    options: &MoeOptions,
     score: GroupScore,
 ) -> Result<Option<RouterGroups>, ModelError> {
     let count = builder.optional_dimension("expert_group_count")?.unwrap_or(1);
     let kept = builder.optional_dimension("expert_group_used_count")?.unwrap_or(count);
-    if count == 1 || count == kept {
-        return Ok(None);
-    }
-    let experts = options.experts;
-    let least = match score {
-        GroupScore::Best => 1,
-        GroupScore::SumOfBestTwo => 2,
-    };
-    let size = experts / count;
-    if count > GROUPS_MAX
-        || !experts.is_multiple_of(count)
-        || size < least
-        || kept > count
-        || options.top_k > kept * size
-    {
-        let top_k = options.top_k;
-        return Err(builder
-            .bad(format!("{top_k} of {experts} experts cannot be chosen from {kept} of {count} groups")));
-    }
-    Ok(Some(RouterGroups { count, kept, score }))
+    Ok((count != 1 && count != kept).then_some(RouterGroups { count, kept, score }))
 }
