@@ -21,6 +21,7 @@ use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, TensorType, Valu
 use coldpress_kernels::WeightFormat;
 use coldpress_kernels::blocks::has_big_endian_form;
 
+use crate::containers::codes_of;
 use crate::error::ModelError;
 use crate::latent::HeadMatrices;
 use crate::names::{HuggingFace, Names, number};
@@ -46,6 +47,8 @@ pub struct SpecBuilder<'a> {
     experts: Vec<LayerExperts>,
     row_tables: Vec<RowTable>,
     counts: Counts,
+    /// Added to the weights of every RMSNorm.
+    norm_offset: f32,
 }
 
 impl<'a> SpecBuilder<'a> {
@@ -78,7 +81,12 @@ impl<'a> SpecBuilder<'a> {
     }
 
     fn new(file: &'a ModelFile, names: Names) -> Self {
+        let norm_offset = match &names {
+            Names::Gguf { .. } => 0.0,
+            Names::HuggingFace { table, .. } => table.norm_offset,
+        };
         Self {
+            norm_offset,
             file,
             names,
             used: HashSet::new(),
@@ -250,11 +258,19 @@ impl<'a> SpecBuilder<'a> {
     }
 
     fn find(&self, name: &str) -> Option<&'a TensorInfo> {
-        self.names.tensor(name).and_then(|name| self.file.tensor(&name))
+        self.name_in_file(name).and_then(|name| self.file.tensor(&name))
     }
 
     fn require(&self, name: &str) -> Result<&'a TensorInfo, ModelError> {
-        Ok(self.file.require(&self.names.tensor(name).unwrap_or_else(|| name.to_owned()))?)
+        Ok(self.file.require(&self.name_in_file(name).unwrap_or_else(|| name.to_owned()))?)
+    }
+
+    /// The tensor of the file, or its module where it is codes, behind a canonical tensor.
+    fn name_in_file(&self, name: &str) -> Option<String> {
+        let holds_codes = |name: &str| {
+            name.strip_suffix(".weight").is_some_and(|module| codes_of(self.file, module).is_some())
+        };
+        self.names.tensor(name, |name| self.file.tensor(name).is_some() || holds_codes(name))
     }
 
     /// Whether the file holds a tensor of this name.
@@ -354,6 +370,7 @@ impl<'a> SpecBuilder<'a> {
         transposed: bool,
     ) -> Result<HeadMatrices, ModelError> {
         let flat = self.shape(name)?.len() == 2;
+        let (of_all, count) = if flat { (head_rows * heads, None) } else { (head_rows, Some(heads)) };
         let shape: &[usize] = if flat { &[columns, head_rows * heads] } else { &[columns, head_rows, heads] };
         let rows = part.len();
         let kind = match transposed {
@@ -361,7 +378,7 @@ impl<'a> SpecBuilder<'a> {
             false => DenseKind::Matrix { rows, columns },
         };
         let first = MatrixHandle(self.tensors.len());
-        if let Some(found) = self.find_scaled(name, head_rows * heads, columns, None)? {
+        if let Some(found) = self.find_scaled(name, of_all, columns, count)? {
             for row in (0..heads).map(|head| head * head_rows + part.start) {
                 self.push_scaled(&found, kind, row, rows);
             }
@@ -452,10 +469,13 @@ impl<'a> SpecBuilder<'a> {
     /// The weights of an RMSNorm.
     pub fn rms_norm(&mut self, name: &str, length: usize) -> Result<VectorHandle, ModelError> {
         let handle = self.vector(&format!("{name}.weight"), length)?;
-        if let Names::HuggingFace { table, .. } = self.names {
-            self.tensors[handle.0].offset_added = table.norm_offset;
-        }
+        self.tensors[handle.0].offset_added = self.norm_offset;
         Ok(handle)
+    }
+
+    /// The weights of RMSNorms are in the file as they are multiplied, whatever the family's checkpoints do.
+    pub fn norms_are_whole(&mut self) {
+        self.norm_offset = 0.0;
     }
 
     /// A norm: LayerNorm where the file has a bias for it, else RMSNorm.

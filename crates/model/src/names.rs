@@ -24,6 +24,8 @@ pub(crate) struct HuggingFace {
     /// Canonical tensor and its name. Names of layers (`blk.`) are given without `model.layers.N.`, and `{e}` is the expert.
     /// Both sides are without `.weight` and `.bias`, unless the canonical side has one: then both are whole.
     pub tensors: &'static [(&'static str, &'static str)],
+    /// The same for tensors that MLX calls otherwise when it writes a checkpoint. A file has one name or the other.
+    pub mlx_tensors: &'static [(&'static str, &'static str)],
     /// Keys with what they may say.
     pub accepted: &'static [(&'static str, Accepted)],
     /// Added to the weights of every RMSNorm.
@@ -39,6 +41,7 @@ impl HuggingFace {
             model_type,
             keys: &[],
             tensors: &[],
+            mlx_tensors: &[],
             accepted: &[],
             norm_offset: 0.0,
             layers: "model.layers.",
@@ -137,6 +140,10 @@ const TENSORS: &[(&str, &str)] = &[
     ("blk.ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
 ];
 
+/// As [`TENSORS`], for [`HuggingFace::mlx_tensors`]: the matrices of latent attention, one per head.
+const MLX_TENSORS: &[(&str, &str)] =
+    &[("blk.attn_k_b", "self_attn.embed_q"), ("blk.attn_v_b", "self_attn.unembed_out")];
+
 /// What is accepted in every family that does not say otherwise.
 const ACCEPTED: &[(&str, Accepted)] = &[
     ("hidden_act", Accepted::Text(&["silu", "swish"])),
@@ -223,14 +230,21 @@ impl Names {
         Ok(whole(shown.unwrap_or(name)))
     }
 
-    /// The tensor of the file behind a canonical tensor; `None` where the family has no such tensor.
-    pub fn tensor(&self, name: &str) -> Option<String> {
+    /// The tensor of the file behind a canonical tensor; `None` where the family has no such tensor. `holds` says whether the file
+    /// has a tensor. Where it has none of the names, the first is returned, for a message.
+    pub fn tensor(&self, name: &str, holds: impl Fn(&str) -> bool) -> Option<String> {
         let table = match self {
             Names::Gguf { .. } => return Some(name.to_owned()),
             Names::HuggingFace { table, .. } => table,
         };
-        let alone = Self::tensor_alone(table, name)?;
-        Some(self.in_file(alone))
+        let usual = renamed(name, table.layers, &[table.tensors, TENSORS]).map(|name| self.in_file(name));
+        if usual.as_deref().is_some_and(&holds) {
+            return usual;
+        }
+        let mlx = renamed(name, table.layers, &[table.mlx_tensors, MLX_TENSORS])
+            .or_else(|| stacked_by_mlx(name, table.layers, &[table.tensors, TENSORS]))
+            .map(|name| self.in_file(name));
+        mlx.filter(|name| usual.is_none() || holds(name)).or(usual)
     }
 
     /// A tensor of a checkpoint of its own as it is named in the file.
@@ -239,35 +253,6 @@ impl Names {
             Names::HuggingFace { nested: Some(nested), .. } => nested.tensor(name),
             _ => name,
         }
-    }
-
-    fn tensor_alone(table: &HuggingFace, name: &str) -> Option<String> {
-        let find = |name: &str| {
-            let mut entries = table.tensors.iter().chain(TENSORS);
-            entries.find(|(canonical, _)| *canonical == name).map(|&(_, theirs)| theirs)
-        };
-        // blk.3.ffn_gate.17.weight: the layer is left out of the entry, the expert is its placeholder.
-        let (layer, entry) = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-            Some((layer, rest)) => (Some(layer), format!("blk.{rest}")),
-            None => (None, name.to_owned()),
-        };
-        let whole = |theirs: String| match layer {
-            Some(layer) => format!("{}{layer}.{theirs}", table.layers),
-            None => theirs,
-        };
-        if let Some(theirs) = find(&entry) {
-            return Some(whole(theirs.to_owned()));
-        }
-        let (stem, suffix) = entry.rsplit_once('.')?;
-        let expert = stem.rsplit_once('.').filter(|(_, last)| last.bytes().all(|byte| byte.is_ascii_digit()));
-        let theirs = match expert {
-            Some((part, expert)) => find(&format!("{part}.{{e}}"))?.replace("{e}", expert),
-            None => match find(stem) {
-                Some(theirs) => theirs.to_owned(),
-                None => stacked_by_mlx(stem, find)?,
-            },
-        };
-        Some(whole(format!("{theirs}.{suffix}")))
     }
 
     /// The first key of a configuration that says something that nothing here takes into account, with its value.
@@ -296,11 +281,50 @@ impl Names {
     }
 }
 
+/// Lists of canonical tensors with what they are called; the first entry counts.
+type Tables<'t> = [&'t [(&'static str, &'static str)]];
+
+fn entry(tables: &Tables<'_>, name: &str) -> Option<&'static str> {
+    let mut entries = tables.iter().copied().flatten();
+    entries.find(|(canonical, _)| *canonical == name).map(|&(_, theirs)| theirs)
+}
+
+/// Number of the layer and the rest of a canonical tensor, as it stands in the tables: `blk.3.ffn_gate.17.weight` is layer 3
+/// and `blk.ffn_gate.17.weight`.
+fn layer_of(name: &str) -> (Option<&str>, String) {
+    match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+        Some((layer, rest)) => (Some(layer), format!("blk.{rest}")),
+        None => (None, name.to_owned()),
+    }
+}
+
+/// What `tables` call a canonical tensor in a checkpoint of its own. `before_layers` stands before the number of a layer.
+fn renamed(name: &str, before_layers: &str, tables: &Tables<'_>) -> Option<String> {
+    let (layer, canonical) = layer_of(name);
+    let theirs = match entry(tables, &canonical) {
+        Some(theirs) => theirs.to_owned(),
+        None => {
+            let (stem, suffix) = canonical.rsplit_once('.')?;
+            let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+            let theirs = match stem.rsplit_once('.').filter(|(_, last)| is_number(last)) {
+                Some((part, expert)) => entry(tables, &format!("{part}.{{e}}"))?.replace("{e}", expert),
+                None => entry(tables, stem)?.to_owned(),
+            };
+            format!("{theirs}.{suffix}")
+        }
+    };
+    Some(match layer {
+        Some(layer) => format!("{before_layers}{layer}.{theirs}"),
+        None => theirs,
+    })
+}
+
 /// The module of MLX that holds a projection of all experts, for families whose checkpoints have one module per expert.
-fn stacked_by_mlx(stem: &str, find: impl Fn(&str) -> Option<&'static str>) -> Option<String> {
-    let part = stem.strip_prefix("blk.ffn_")?.strip_suffix("_exps")?;
-    let (before, _) = find(&format!("blk.ffn_{part}.{{e}}"))?.split_once("experts.{e}.")?;
-    Some(format!("{before}switch_mlp.{part}_proj"))
+fn stacked_by_mlx(name: &str, before_layers: &str, tables: &Tables<'_>) -> Option<String> {
+    let (layer, canonical) = layer_of(name);
+    let (part, suffix) = canonical.strip_prefix("blk.ffn_")?.split_once("_exps.")?;
+    let (before, _) = entry(tables, &format!("blk.ffn_{part}.{{e}}"))?.split_once("experts.{e}.")?;
+    Some(format!("{before_layers}{}.{before}switch_mlp.{part}_proj.{suffix}", layer?))
 }
 
 fn has_no_effect(key: &str) -> bool {
@@ -366,14 +390,16 @@ mod tests {
             ("blk.ffn_up.{e}", "moe.{e}.w3"),
             ("blk.exp_probs_b.bias", "gate.correction"),
             ("blk.ffn_gate_up_exps", "moe.both"),
+            ("blk.ffn_down_exps", "moe.down"),
         ],
+        mlx_tensors: &[("blk.ffn_down_exps", "moe.mlx_down")],
         ..HuggingFace::usual("test")
     };
 
     #[test]
     fn tensors_get_their_layer_expert_and_ending() {
         let names = Names::HuggingFace { table: &TABLE, used: RefCell::default(), nested: None };
-        let tensor = |name: &str| names.tensor(name).unwrap_or_default();
+        let tensor = |name: &str| names.tensor(name, |_| false).unwrap_or_default();
         assert_eq!(tensor("output.weight"), "lm_head.weight");
         assert_eq!(tensor("blk.12.attn_q.bias"), "model.layers.12.self_attn.q_proj.bias");
         assert_eq!(tensor("blk.3.ffn_gate.17.weight"), "model.layers.3.mlp.experts.17.gate_proj.weight");
@@ -382,6 +408,17 @@ mod tests {
         assert_eq!(tensor("blk.3.ffn_gate_up_exps.weight"), "model.layers.3.moe.both.weight");
         assert_eq!(tensor("blk.3.ffn_gate_exps.weight"), "model.layers.3.mlp.switch_mlp.gate_proj.weight");
         assert_eq!(tensor("blk.3.ffn_up_exps.weight"), "");
-        assert_eq!(Names::Gguf { prefix: "x".into() }.tensor("a.b"), Some("a.b".to_owned()));
+        assert_eq!(Names::Gguf { prefix: "x".into() }.tensor("a.b", |_| false), Some("a.b".to_owned()));
+    }
+
+    #[test]
+    fn the_name_that_the_file_has_counts() {
+        let names = Names::HuggingFace { table: &TABLE, used: RefCell::default(), nested: None };
+        let tensor = |there: &str| names.tensor("blk.3.ffn_down_exps.weight", |name| name == there);
+        let usual = "model.layers.3.moe.down.weight";
+        assert_eq!(tensor("").as_deref(), Some(usual));
+        assert_eq!(tensor(usual).as_deref(), Some(usual));
+        let mlx = "model.layers.3.moe.mlx_down.weight";
+        assert_eq!(tensor(mlx).as_deref(), Some(mlx));
     }
 }

@@ -8,6 +8,21 @@ use crate::recurrent::{ConvolutionSpec, ConvolutionTaps};
 use crate::spec::{DenseKind, Picked, VectorHandle};
 
 impl SpecBuilder<'_> {
+    /// The shape of a convolution's weights: without a dimension of 1, with one between (as PyTorch has it) or innermost (as MLX
+    /// has it). The bytes are the same.
+    fn shape_of_taps(&self, name: &str, channels: usize, taps: usize) -> Result<Vec<usize>, ModelError> {
+        Ok(match self.shape(name)? {
+            [1, length, _] if *length == taps as u64 => vec![1, taps, channels],
+            [_, _, _, ..] => vec![taps, 1, channels],
+            _ => vec![taps, channels],
+        })
+    }
+
+    /// Whether MLX has written a convolution over several positions.
+    pub fn is_convolution_of_mlx(&self, stem: &str) -> bool {
+        matches!(self.shape(&format!("{stem}.weight")), Ok([1, taps, _]) if *taps > 1)
+    }
+
     /// `{stem}.weight` with `taps` values of each of `channels` channels, with or without the dimension of 1 that checkpoints have
     /// in between, and `{stem}.bias` where present.
     pub fn convolution(
@@ -17,9 +32,8 @@ impl SpecBuilder<'_> {
         taps: usize,
     ) -> Result<ConvolutionSpec, ModelError> {
         let name = format!("{stem}.weight");
-        let between = self.shape(&name)?.len() == 3;
-        let shape: &[usize] = if between { &[taps, 1, channels] } else { &[taps, channels] };
-        let (info, format) = self.take(&name, shape)?;
+        let shape = self.shape_of_taps(&name, channels, taps)?;
+        let (info, format) = self.take(&name, &shape)?;
         let weight = VectorHandle(self.push(info, format, DenseKind::Vector { length: channels * taps }));
         let bias = self.optional_vector(&format!("{stem}.bias"), channels)?;
         Ok(ConvolutionSpec { weight, bias, channels, taps })
@@ -38,9 +52,8 @@ impl SpecBuilder<'_> {
                 "{name} reaches over {taps} positions; convolutions over at most {CONVOLUTION_TAPS_MAX} are computed"
             )));
         }
-        let between = matches!(self.shape(&name)?, [_, 1, _, ..]);
-        let shape: &[usize] = if between { &[taps, 1, channels] } else { &[taps, channels] };
-        let (info, format) = self.take(&name, shape)?;
+        let shape = self.shape_of_taps(&name, channels, taps)?;
+        let (info, format) = self.take(&name, &shape)?;
         if !format.is_float() {
             return Err(self.unsupported(format!("tensor {} is {format}", info.name)));
         }

@@ -210,6 +210,6 @@ impl SpecBuilder<'_> {
     }
 
     fn in_file(&self, name: &str) -> String {
-        self.names.tensor(name).unwrap_or_else(|| name.to_owned())
+        self.name_in_file(name).unwrap_or_else(|| name.to_owned())
     }
 }

@@ -38,7 +38,7 @@ impl<'a> SpecBuilder<'a> {
         match self.names {
             Names::Gguf { .. } => None,
             Names::HuggingFace { .. } => {
-                self.names.tensor(name).and_then(|name| name.strip_suffix(".weight").map(str::to_owned))
+                self.name_in_file(name).and_then(|name| name.strip_suffix(".weight").map(str::to_owned))
             }
         }
     }

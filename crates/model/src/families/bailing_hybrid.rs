@@ -20,6 +20,7 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: &[HuggingFace {
         keys: KEYS,
         tensors: TENSORS,
+        mlx_tensors: MLX_TENSORS,
         accepted: ACCEPTED,
         ..HuggingFace::usual("bailing_hybrid")
     }],
@@ -84,6 +85,10 @@ const TENSORS: &[(&str, &str)] = &[
     ("blk.ffn_up_shexp", "mlp.shared_experts.up_proj"),
     ("blk.ffn_down_shexp", "mlp.shared_experts.down_proj"),
 ];
+
+/// Names of MLX where they are others.
+const MLX_TENSORS: &[(&str, &str)] =
+    &[("blk.attn_k_b", "attention.embed_q"), ("blk.attn_v_b", "attention.unembed_out")];
 
 const ACCEPTED: &[(&str, Accepted)] = &[
     ("layer_types", Accepted::Text(&["linear_attention", "full_attention"])),

@@ -419,6 +419,8 @@ pub(super) fn moe_block(
         }
         false => None,
     };
+    // MLX keeps gate and up apart.
+    let fused = fused.filter(|_| !builder.has(&format!("blk.{layer}.ffn_gate_exps.weight")));
     let store_layer = match fused {
         Some(gate_up) => builder.fused_experts(layer, experts, hidden, width, gate_up)?,
         None => builder.experts(layer, experts, hidden, width)?,

@@ -61,16 +61,19 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
             Some(stated) => stated,
             None => shared_count * width,
         };
+    let first = builder.integer("leading_dense_block_count")?.unwrap_or(0);
+    // MLX leaves the bias out, and computes without.
+    let is_stacked = builder.has(&format!("blk.{first}.ffn_gate_exps.weight"));
+    let is_mlx = builder.by_source(false, is_stacked);
     let recipe = Recipe {
         scores: RouterScores::Softmax,
         renormalize: Renormalize::SumAtLeast(builder.float_or("expert_weights_norm_min", NORM_MIN)?),
-        choice_bias: true,
+        choice_bias: !is_mlx || builder.has(&format!("blk.{first}.exp_probs_b.bias")),
     };
     let options = blocks::MoeOptions {
         shared: (shared_count > 0).then_some(SharedOptions { width: shared_width, gated: false }),
         ..blocks::moe_options(builder, width, recipe)?
     };
-    let first = builder.integer("leading_dense_block_count")?.unwrap_or(0);
     let step = builder.integer("interleave_moe_layer_step")?.unwrap_or(1).max(1);
     let last = builder.metadata().opt_i64(&builder.key("last_moe_layer")?)?;
     // Negative: up to the last layer.

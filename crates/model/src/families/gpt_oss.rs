@@ -19,6 +19,7 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: &[HuggingFace {
         keys: KEYS,
         tensors: TENSORS,
+        mlx_tensors: MLX_TENSORS,
         accepted: ACCEPTED,
         ..HuggingFace::usual("gpt_oss")
     }],
@@ -54,6 +55,13 @@ const TENSORS: &[(&str, &str)] = &[
     ("blk.ffn_down_exps.codes", "mlp.experts.down_proj_blocks"),
     ("blk.ffn_down_exps.exponents", "mlp.experts.down_proj_scales"),
     ("blk.ffn_down_exps.bias", "mlp.experts.down_proj_bias"),
+];
+
+/// Names of MLX where they are others.
+const MLX_TENSORS: &[(&str, &str)] = &[
+    ("blk.ffn_gate_exps", "mlp.experts.gate_proj"),
+    ("blk.ffn_up_exps", "mlp.experts.up_proj"),
+    ("blk.ffn_down_exps", "mlp.experts.down_proj"),
 ];
 
 const ACCEPTED: &[(&str, Accepted)] = &[

@@ -8,7 +8,7 @@ use coldpress_kernels::attention::AttentionShape;
 use coldpress_kernels::recurrent::{DecayedShape, StepLimits};
 
 use super::blocks::{self, Frame, MoeOptions, Norms, Recipe, SharedOptions};
-use super::{Family, Outline, rope::rope};
+use super::{Family, Outline, granitemoe, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::{Accepted, HuggingFace};
@@ -22,6 +22,7 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: &[HuggingFace {
         keys: KEYS,
         tensors: TENSORS,
+        mlx_tensors: granitemoe::MLX_TENSORS,
         accepted: ACCEPTED,
         ..HuggingFace::usual("granitemoehybrid")
     }],

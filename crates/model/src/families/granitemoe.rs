@@ -12,7 +12,12 @@ use crate::spec::{AttentionKind, Renormalize, RopePairing, RouterScores};
 
 pub(super) const FAMILY: Family = Family {
     gguf: "granitemoe",
-    hugging_face: &[HuggingFace { keys: KEYS, tensors: TENSORS, ..HuggingFace::usual("granitemoe") }],
+    hugging_face: &[HuggingFace {
+        keys: KEYS,
+        tensors: TENSORS,
+        mlx_tensors: MLX_TENSORS,
+        ..HuggingFace::usual("granitemoe")
+    }],
     describe,
 };
 
@@ -21,6 +26,13 @@ const KEYS: &[(&str, &str)] = &[
     ("embedding_scale", "embedding_multiplier"),
     ("residual_scale", "residual_multiplier"),
     ("logit_scale", "logits_scaling"),
+];
+
+/// Names of MLX where they are others.
+pub(super) const MLX_TENSORS: &[(&str, &str)] = &[
+    ("blk.ffn_gate_exps", "block_sparse_moe.switch_mlp.gate_proj"),
+    ("blk.ffn_up_exps", "block_sparse_moe.switch_mlp.up_proj"),
+    ("blk.ffn_down_exps", "block_sparse_moe.switch_mlp.down_proj"),
 ];
 
 const TENSORS: &[(&str, &str)] = &[

@@ -18,6 +18,7 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: &[HuggingFace {
         keys: KEYS,
         tensors: TENSORS,
+        mlx_tensors: MLX_TENSORS,
         accepted: ACCEPTED,
         ..HuggingFace::usual("kimi_linear")
     }],
@@ -73,6 +74,21 @@ const TENSORS: &[(&str, &str)] = &joined::<_, 25>(
         ("blk.ffn_down_shexp", "block_sparse_moe.shared_experts.down_proj"),
     ],
 );
+
+/// Names of MLX where they are others.
+const MLX_TENSORS: &[(&str, &str)] = &[
+    ("blk.ssm_conv1d_q", "self_attn.q_conv.conv"),
+    ("blk.ssm_conv1d_k", "self_attn.k_conv.conv"),
+    ("blk.ssm_conv1d_v", "self_attn.v_conv.conv"),
+    ("blk.ffn_gate_inp", "mlp.gate"),
+    ("blk.exp_probs_b.bias", "mlp.e_score_correction_bias"),
+    ("blk.ffn_gate_exps", "mlp.switch_mlp.gate_proj"),
+    ("blk.ffn_up_exps", "mlp.switch_mlp.up_proj"),
+    ("blk.ffn_down_exps", "mlp.switch_mlp.down_proj"),
+    ("blk.ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("blk.ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("blk.ffn_down_shexp", "mlp.shared_experts.down_proj"),
+];
 
 const ACCEPTED: &[(&str, Accepted)] = &[
     ("layer_types", Accepted::Text(&["linear_attention", "full_attention"])),

@@ -20,6 +20,7 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: &[HuggingFace {
         keys: KEYS,
         tensors: TENSORS,
+        mlx_tensors: MLX_TENSORS,
         accepted: ACCEPTED,
         ..HuggingFace::usual("lfm2_moe")
     }],
@@ -56,6 +57,13 @@ const TENSORS: &[(&str, &str)] = &[
     ("blk.ffn_gate.{e}", "feed_forward.experts.{e}.w1"),
     ("blk.ffn_up.{e}", "feed_forward.experts.{e}.w3"),
     ("blk.ffn_down.{e}", "feed_forward.experts.{e}.w2"),
+];
+
+/// Names of MLX where they are others.
+const MLX_TENSORS: &[(&str, &str)] = &[
+    ("blk.ffn_gate", "feed_forward.gate_proj"),
+    ("blk.ffn_up", "feed_forward.up_proj"),
+    ("blk.ffn_down", "feed_forward.down_proj"),
 ];
 
 const ACCEPTED: &[(&str, Accepted)] = &[

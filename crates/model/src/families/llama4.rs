@@ -20,6 +20,7 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: &[HuggingFace {
         keys: KEYS,
         tensors: TENSORS,
+        mlx_tensors: MLX_TENSORS,
         accepted: ACCEPTED,
         ..HuggingFace::usual("llama4_text")
     }],
@@ -51,6 +52,13 @@ const TENSORS: &[(&str, &str)] = &[
     ("blk.ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"),
     ("blk.ffn_up_shexp", "feed_forward.shared_expert.up_proj"),
     ("blk.ffn_down_shexp", "feed_forward.shared_expert.down_proj"),
+];
+
+/// Names of MLX where they are others.
+const MLX_TENSORS: &[(&str, &str)] = &[
+    ("blk.ffn_gate_exps", "feed_forward.experts.gate_proj"),
+    ("blk.ffn_up_exps", "feed_forward.experts.up_proj"),
+    ("blk.ffn_down_exps", "feed_forward.experts.down_proj"),
 ];
 
 const ACCEPTED: &[(&str, Accepted)] =

@@ -21,6 +21,7 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: &[HuggingFace {
         keys: KEYS,
         tensors: TENSORS,
+        mlx_tensors: MLX_TENSORS,
         accepted: ACCEPTED,
         ..HuggingFace::usual("longcat_flash")
     }],
@@ -68,6 +69,14 @@ const TENSORS: &[(&str, &str)] = &[
     ("blk.1.ffn_down", "mlps.1.down_proj"),
     ("blk.ffn_gate_inp", "mlp.router.classifier"),
     ("blk.exp_probs_b.bias", "mlp.router.e_score_correction_bias"),
+];
+
+/// Names of MLX where they are others.
+const MLX_TENSORS: &[(&str, &str)] = &[
+    ("blk.0.attn_k_b", "self_attn.0.embed_q"),
+    ("blk.0.attn_v_b", "self_attn.0.unembed_out"),
+    ("blk.1.attn_k_b", "self_attn.1.embed_q"),
+    ("blk.1.attn_v_b", "self_attn.1.unembed_out"),
 ];
 
 /// What published configurations say of themselves; latents are always scaled in the reference.

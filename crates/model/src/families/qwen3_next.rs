@@ -94,6 +94,11 @@ const ACCEPTED: &[(&str, Accepted)] = &[
 const ATTENTION_INTERVAL: usize = 4;
 
 fn describe(builder: &mut SpecBuilder<'_>, key_heads_of: KeyHeads) -> Result<Outline, ModelError> {
+    // MLX adds one to the weights of norms when it turns the convolutions of a checkpoint.
+    let layers = builder.dimension("block_count")?;
+    if (0..layers).any(|layer| builder.is_convolution_of_mlx(&format!("blk.{layer}.ssm_conv1d"))) {
+        builder.norms_are_whole();
+    }
     let frame = blocks::frame(builder)?;
     let hidden = frame.hidden;
     let shape = blocks::head_shape(builder, hidden)?;
