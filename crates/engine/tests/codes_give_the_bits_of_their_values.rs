@@ -110,7 +110,16 @@ fn is_matrix(tensor: &Tensor) -> bool {
 
 /// The checkpoint with its projections in this form, and with the values of that.
 fn both(kind: Kind, reference: &Reference) -> (Checkpoint, Checkpoint) {
-    let (mut coded, mut decoded) = (Checkpoint::read(&reference.folder), Checkpoint::read(&reference.folder));
+    coded(kind, &Checkpoint::read(&reference.folder), is_matrix)
+}
+
+/// The checkpoint with these matrices in this form, and with the values of that.
+fn coded(
+    kind: Kind,
+    checkpoint: &Checkpoint,
+    is_matrix: impl Fn(&Tensor) -> bool,
+) -> (Checkpoint, Checkpoint) {
+    let (mut coded, mut decoded) = (checkpoint.clone(), checkpoint.clone());
     let method = if matches!(kind, Kind::Packed(..)) { "compressed-tensors" } else { "fp8" };
     coded.config["quantization_config"] = json!({"quant_method": method});
     let matrices: Vec<Tensor> = coded.tensors.iter().filter(|tensor| is_matrix(tensor)).cloned().collect();
@@ -139,6 +148,43 @@ fn packed_integers_and_fp8() {
             let logits =
                 |checkpoint: &Checkpoint| logits_of(checkpoint.write().path(), &exact(), &reference.ids);
             assert!(bits(&logits(&coded)) == bits(&logits(&decoded)), "{name} with {kind:?}: other bits");
+        }
+    }
+}
+
+/// The embedding, whose rows are looked up, and the head, tied to it or not.
+#[test]
+fn embeddings_and_heads_of_codes_and_of_short_floats() {
+    let Some(reference) = Reference::open("qwen3_moe") else { return };
+    let run = |checkpoint: &Checkpoint| bits(&logits_of(checkpoint.write().path(), &exact(), &reference.ids));
+    let is_end = |tensor: &Tensor| ["model.embed_tokens.weight", "lm_head.weight"].contains(&&*tensor.name);
+    for tied in [false, true] {
+        let mut plain = Checkpoint::read(&reference.folder);
+        plain.config["tie_word_embeddings"] = tied.into();
+        plain.tensors.retain(|tensor| !tied || tensor.name != "lm_head.weight");
+        let kinds = [
+            Kind::Packed(4, 32),
+            Kind::Packed(8, 0),
+            Kind::Float8 { per_row: true },
+            Kind::Float8 { per_row: false },
+        ];
+        for kind in kinds {
+            let (coded, decoded) = coded(kind, &plain, is_end);
+            assert!(run(&coded) == run(&decoded), "{kind:?}, tied {tied}: other bits");
+        }
+        for dtype in ["F16", "BF16"] {
+            let with = |change: &dyn Fn(&Tensor) -> Tensor| {
+                let mut other = plain.clone();
+                other
+                    .tensors
+                    .iter_mut()
+                    .filter(|tensor| is_end(tensor))
+                    .for_each(|tensor| *tensor = change(tensor));
+                other
+            };
+            let (short, wide) =
+                (with(&|tensor| tensor.rounded(dtype)), with(&|tensor| tensor.widened(dtype)));
+            assert!(run(&short) == run(&wide), "{dtype}, tied {tied}: other bits");
         }
     }
 }

@@ -15,23 +15,34 @@ use crate::checkpoint::shared;
 use crate::common::{fixture, load, logits, npy_f32};
 use crate::families::{BOUND, BOUND_OF_EIGHT_BITS, bits, distance, exact, logits_of};
 
-const HIDDEN: usize = 256;
-const EXPERTS: usize = 4;
+pub const HIDDEN: usize = 256;
+pub const EXPERTS: usize = 4;
 const VOCABULARY: usize = 288;
-const IDS: [u32; 9] = [129, 47, 155, 71, 96, 142, 148, 153, 237];
+pub const IDS: [u32; 9] = [129, 47, 155, 71, 96, 142, 148, 153, 237];
 
 /// A tensor of a made-up model.
 #[derive(Clone)]
-struct Tensor {
-    name: String,
-    format: WeightFormat,
+pub struct Tensor {
+    pub name: String,
+    pub format: WeightFormat,
     /// Innermost dimension first.
-    shape: Vec<u64>,
-    bytes: Vec<u8>,
+    pub shape: Vec<u64>,
+    pub bytes: Vec<u8>,
 }
 
 /// Random blocks of `format` whose values have a root mean square of about `1 / sqrt(HIDDEN)`.
 fn blocks(format: WeightFormat, count: usize, random: &mut Random) -> Vec<u8> {
+    if format.is_float() {
+        let limit = (3.0 / HIDDEN as f32).sqrt();
+        let mut value = || (random.below(2001) as f32 / 1000.0 - 1.0) * limit;
+        return match format {
+            WeightFormat::F32 => (0..count).flat_map(|_| value().to_le_bytes()).collect(),
+            WeightFormat::F16 => {
+                (0..count).flat_map(|_| half::f16::from_f32(value()).to_le_bytes()).collect()
+            }
+            _ => (0..count).flat_map(|_| half::bf16::from_f32(value()).to_le_bytes()).collect(),
+        };
+    }
     let mut bytes = vec![0; format.row_bytes(count)];
     random.fill(&mut bytes);
     // 2^-20 where f16 scales are, so that the values tell what scale they need.
@@ -76,7 +87,7 @@ fn set_scales(format: WeightFormat, bytes: &mut [u8], scale: u16) {
 }
 
 /// A mixture of two layers whose matrices have the formats that `format` gives by name.
-fn model(format: impl Fn(&str) -> WeightFormat) -> Vec<Tensor> {
+pub fn model(format: impl Fn(&str) -> WeightFormat) -> Vec<Tensor> {
     let mut random = Random::new(5);
     let mut tensors = Vec::new();
     let mut add = |name: String, shape: &[usize]| {
@@ -191,7 +202,7 @@ fn tensors_of(path: &Path) -> Vec<Tensor> {
 }
 
 /// The same values as F32.
-fn widened(tensors: &[Tensor]) -> Vec<Tensor> {
+pub fn widened(tensors: &[Tensor]) -> Vec<Tensor> {
     let widen = |tensor: &Tensor| {
         let count = tensor.shape.iter().product::<u64>() as usize;
         let mut values = vec![0.0; count];
@@ -207,14 +218,14 @@ fn widened(tensors: &[Tensor]) -> Vec<Tensor> {
 }
 
 /// A file in a folder that goes away with it.
-fn written(tensors: &[Tensor]) -> (tempfile::TempDir, PathBuf) {
+pub fn written(tensors: &[Tensor]) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("model.gguf");
     write(&path, tensors);
     (folder, path)
 }
 
-fn spread(values: &[f32]) -> f32 {
+pub fn spread(values: &[f32]) -> f32 {
     (values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32).sqrt()
 }
 
@@ -270,15 +281,43 @@ fn types_that_change_within_a_layer_share_slots_and_packs() {
     }
 }
 
-/// Old files have a tensor for each expert, some newer ones gate and up in one: the same blocks, so the same bits.
+/// Old files have a tensor for each expert, some newer ones gate and up in one: the same blocks, so the same bits. Up begins at a row of
+/// the type.
 #[test]
-fn experts_apart_and_fused_give_the_bits_of_stacked_ones() {
-    let stacked = model(|name| if name.contains("down") { WeightFormat::Q3K } else { WeightFormat::Iq2Xs });
-    let expected = bits(&logits_of(&written(&stacked).1, &exact(), &IDS));
-    let (_folder, file) = written(&apart(&stacked));
-    assert!(bits(&logits_of(&file, &exact().slots(2), &IDS)) == expected, "other bits from experts apart");
-    let (_folder, file) = written(&fused(&stacked));
-    assert!(bits(&logits_of(&file, &exact().slots(2), &IDS)) == expected, "other bits from fused experts");
+fn experts_apart_and_fused_give_the_bits_of_stacked_ones_in_every_type() {
+    for format in WeightFormat::ALL {
+        let stacked = model(|name| if name.contains("down") { WeightFormat::Q3K } else { format });
+        let expected = bits(&logits_of(&written(&stacked).1, &exact(), &IDS));
+        for (case, tensors) in [("apart", apart(&stacked)), ("fused", fused(&stacked))] {
+            let (_folder, file) = written(&tensors);
+            let got = bits(&logits_of(&file, &exact().slots(2), &IDS));
+            assert!(got == expected, "{format}: other bits from experts that are {case}");
+        }
+    }
+}
+
+/// Rows of the embedding are the values of its type, so they have the bits of the same values as F32; a head that is tied to it is the
+/// head that is stored once more.
+#[test]
+fn embeddings_and_tied_heads_in_every_type() {
+    for format in WeightFormat::ALL {
+        let embedded = |name: &str| if name.starts_with("token_embd") { format } else { WeightFormat::F32 };
+        let tensors = model(embedded);
+        let run = |tensors: &[Tensor]| bits(&logits_of(&written(tensors).1, &exact(), &IDS));
+        assert!(run(&tensors) == run(&widened(&tensors)), "{format}: other bits than its values");
+        let mut tied = tensors.clone();
+        tied.retain(|tensor| tensor.name != "output.weight");
+        let mut twice = tied.clone();
+        twice.push(Tensor { name: "output.weight".into(), ..tensors[0].clone() });
+        let (_folder, file) = written(&tied);
+        assert!(
+            bits(&logits_of(&file, &exact(), &IDS)) == run(&twice),
+            "{format}: a tied head is another one"
+        );
+        let bytes = |path: &Path| coldpress::plan(path, &exact()).expect("fits").plan.dense.0;
+        let head = written(&twice);
+        assert!(bytes(&file) < bytes(&head.1), "{format}: a tied head is held once");
+    }
 }
 
 fn apart(tensors: &[Tensor]) -> Vec<Tensor> {
@@ -295,7 +334,7 @@ fn apart(tensors: &[Tensor]) -> Vec<Tensor> {
     result
 }
 
-fn fused(tensors: &[Tensor]) -> Vec<Tensor> {
+pub fn fused(tensors: &[Tensor]) -> Vec<Tensor> {
     let mut result = Vec::new();
     for tensor in tensors {
         let mut tensor = tensor.clone();

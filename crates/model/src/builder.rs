@@ -8,7 +8,9 @@
 mod convolution;
 mod counts;
 mod experts;
+mod factors;
 mod fused;
+mod later_tokens;
 mod rows;
 mod scaled;
 
@@ -49,6 +51,8 @@ pub struct SpecBuilder<'a> {
     counts: Counts,
     /// Added to the weights of every RMSNorm.
     norm_offset: f32,
+    /// Blocks behind the layers, which lists may have entries for.
+    later_blocks: usize,
 }
 
 impl<'a> SpecBuilder<'a> {
@@ -94,6 +98,7 @@ impl<'a> SpecBuilder<'a> {
             experts: Vec::new(),
             row_tables: Vec::new(),
             counts: Counts::default(),
+            later_blocks: 0,
         }
     }
 
@@ -165,7 +170,10 @@ impl<'a> SpecBuilder<'a> {
             }
         };
         match list {
-            Some(list) if list.len() == layers => Ok(Some(list)),
+            Some(mut list) if self.is_per_layer(list.len(), layers) => {
+                list.truncate(layers);
+                Ok(Some(list))
+            }
             Some(list) => Err(self.bad(format!("{key} has {} entries for {layers} layers", list.len()))),
             None => Err(self.bad(format!("{key} is not a list of whole numbers"))),
         }
@@ -339,6 +347,7 @@ impl<'a> SpecBuilder<'a> {
             scaled: None,
             offset_added: 0.0,
             picked: Picked::ALL,
+            factor: None,
             place: start..start,
         };
         tensor.place.end = start + tensor.resident_bytes();
@@ -356,7 +365,10 @@ impl<'a> SpecBuilder<'a> {
             return Ok(MatrixHandle(self.push_scaled(&found, kind, 0, rows)));
         }
         let (info, format) = self.take(name, shape)?;
-        Ok(MatrixHandle(self.push(info, format, kind)))
+        let factor = self.factor(name)?;
+        let index = self.push(info, format, kind);
+        self.tensors[index].factor = factor;
+        Ok(MatrixHandle(index))
     }
 
     /// One matrix per head, cut from a tensor with `[columns, head_rows]` of every head: the rows `part` of each, with rows and
@@ -377,6 +389,7 @@ impl<'a> SpecBuilder<'a> {
             true => DenseKind::Transposed { rows: columns, columns: rows },
             false => DenseKind::Matrix { rows, columns },
         };
+        let factor = self.factor(name)?;
         let first = MatrixHandle(self.tensors.len());
         if let Some(found) = self.find_scaled(name, of_all, columns, count)? {
             for row in (0..heads).map(|head| head * head_rows + part.start) {
@@ -389,20 +402,11 @@ impl<'a> SpecBuilder<'a> {
         for head in 0..heads {
             let index = self.push(info, format, kind);
             let tensor = &mut self.tensors[index];
+            tensor.factor = factor;
             tensor.bytes.offset += (head * head_rows + part.start) as u64 * row_bytes;
             tensor.bytes.byte_len = rows as u64 * row_bytes;
         }
         Ok(HeadMatrices { first })
-    }
-
-    /// Takes all tensors of these layers for used. They predict tokens beyond the next one, and nothing here asks for that.
-    pub fn pass_over_layers(&mut self, layers: Range<usize>) {
-        for layer in layers {
-            let prefix = self.by_source(format!("blk.{layer}."), format!("model.layers.{layer}."));
-            let prefix = self.names.in_file(prefix);
-            let names = self.file.tensors().map(|tensor| tensor.name.as_str());
-            self.used.extend(names.filter(|name| name.starts_with(&prefix)));
-        }
     }
 
     /// A matrix of floats, for products with what is not rounded to 8 bits.

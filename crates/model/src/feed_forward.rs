@@ -189,6 +189,11 @@ impl Model {
         &self.weights.vector(all)[expert as usize * width..][..width]
     }
 
+    /// What a matrix of an expert is multiplied by.
+    fn factor_of(&self, all: Option<VectorHandle>, expert: u32) -> f32 {
+        all.map_or(1.0, |all| self.weights.vector(all)[expert as usize])
+    }
+
     /// Submits the reads, computes the shared expert while they run, then every routed expert as it lands. What the next
     /// layer will need is named as soon as it can be: all of it by a large batch, the guess for a single row when the hits
     /// have been computed and the device is waited for.
@@ -405,7 +410,9 @@ impl Model {
             let result = take_front(&mut result_left, count * width);
             let up = take_front(&mut up_left, count * width);
             let blocks = take_front(&mut blocks_left, count * row_blocks);
-            let job = GatedJob::new(record.gate(), record.up(), input, result, up, blocks);
+            let gate = record.gate().with_factor(self.factor_of(moe.factors.gate, *expert));
+            let up_matrix = record.up().with_factor(self.factor_of(moe.factors.up, *expert));
+            let job = GatedJob::new(gate, up_matrix, input, result, up, blocks);
             let job = job.with_activation(moe.activation);
             jobs.push(match moe.biases {
                 None => job,
@@ -422,9 +429,10 @@ impl Model {
         let mut jobs: ArrayVec<MatmulJob<'_>, EXPERTS_AT_ONCE> = ArrayVec::new();
         let mut at = 0;
         let outputs = pairs.as_mut_slice_of::<f32>();
-        for (Work { record, pairs, .. }, output) in work.iter().zip(disjoint(outputs, hidden, work)) {
+        for (Work { record, expert, pairs }, output) in work.iter().zip(disjoint(outputs, hidden, work)) {
             let input = inner.rows(at, pairs.len(), width);
-            jobs.push(MatmulJob::new(record.down(), input, output));
+            let down = record.down().with_factor(self.factor_of(moe.factors.down, *expert));
+            jobs.push(MatmulJob::new(down, input, output));
             at += pairs.len();
         }
         matmul(team, kernels, &mut jobs);

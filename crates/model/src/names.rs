@@ -110,6 +110,7 @@ const KEYS: &[(&str, &str)] = &[
     ("rope.scaling.high_frequency_factor", "rope_parameters.high_freq_factor"),
     ("rope.scaling.original_context_length", "rope_scaling.original_max_position_embeddings"),
     ("rope.scaling.original_context_length", "rope_parameters.original_max_position_embeddings"),
+    ("nextn_predict_layers", "num_nextn_predict_layers"),
     ("tied_output", "tie_word_embeddings"),
     ("vocabulary", "vocab_size"),
 ];
@@ -181,6 +182,9 @@ const WITHOUT_EFFECT: &[&str] = &[
     "use_cache",
 ];
 
+/// What further such keys begin with: programs, classes, and blocks that predict later tokens.
+const WITHOUT_EFFECT_BEGIN: &[&str] = &["auto_map.", "id2label.", "mtp_", "num_mtp_", "use_mtp"];
+
 /// Which names a file carries.
 pub(crate) enum Names {
     /// Those of GGUF, with the architecture's prefix on keys.
@@ -245,6 +249,14 @@ impl Names {
             .or_else(|| stacked_by_mlx(name, table.layers, &[table.tensors, TENSORS]))
             .map(|name| self.in_file(name));
         mlx.filter(|name| usual.is_none() || holds(name)).or(usual)
+    }
+
+    /// What names of tensors of layers begin with in the file, up to the number of the layer.
+    pub fn layers_begin(&self) -> String {
+        match self {
+            Names::Gguf { .. } => "blk.".to_owned(),
+            Names::HuggingFace { table, .. } => self.in_file(table.layers.to_owned()),
+        }
     }
 
     /// A tensor of a checkpoint of its own as it is named in the file.
@@ -328,7 +340,7 @@ fn stacked_by_mlx(name: &str, before_layers: &str, tables: &Tables<'_>) -> Optio
 }
 
 fn has_no_effect(key: &str) -> bool {
-    WITHOUT_EFFECT.contains(&key) || key.starts_with("auto_map.") || key.starts_with("id2label.")
+    WITHOUT_EFFECT.contains(&key) || WITHOUT_EFFECT_BEGIN.iter().any(|beginning| key.starts_with(beginning))
 }
 
 fn accepts(accepted: Accepted, value: &Value, context: u64) -> bool {

@@ -4,6 +4,7 @@
 //! pass) reads the spec and never asks which family it came from. No tensor data is read here.
 //! Next: `spec/routing.rs` (routers), `builder.rs` (checked construction), `forward.rs` (what is computed).
 
+mod experts;
 mod routing;
 
 use std::ops::Range;
@@ -15,6 +16,7 @@ use coldpress_kernels::layout::CodeOrder;
 use coldpress_kernels::{ScaleSource, WeightFormat, packed_bytes};
 
 pub use coldpress_kernels::Activation;
+pub use experts::{ExpertBiases, ExpertFactors};
 pub use routing::{GroupScore, Renormalize, RouterGroups, RouterScores, RouterSpec};
 
 use crate::block_sparse::BlockIndexSpec;
@@ -89,6 +91,8 @@ pub struct DenseTensor {
     pub offset_added: f32,
     /// Which values of the file a vector takes.
     pub picked: Picked,
+    /// One value that all of a matrix is multiplied by.
+    pub factor: Option<VectorHandle>,
     /// Byte range in the dense weights buffer, 64-byte aligned.
     pub place: Range<usize>,
 }
@@ -409,18 +413,6 @@ pub struct SharedExpertSpec {
     pub gate: Option<MatrixHandle>,
 }
 
-/// Biases of all experts of a block. They are dense weights and no part of the records: all of them are small beside one expert,
-/// and so records, packs and what was packed before them are the same with biases and without.
-#[derive(Clone, Copy, Debug)]
-pub struct ExpertBiases {
-    /// Of the gate products, `[experts, width]`.
-    pub gate: VectorHandle,
-    /// Of the up products, `[experts, width]`.
-    pub up: VectorHandle,
-    /// Of the down products, `[experts, hidden]`.
-    pub down: VectorHandle,
-}
-
 /// A mixture-of-experts block.
 #[derive(Clone, Debug)]
 pub struct MoeSpec {
@@ -432,6 +424,8 @@ pub struct MoeSpec {
     pub activation: Activation,
     /// What is added to the products of the experts, if anything.
     pub biases: Option<ExpertBiases>,
+    /// What their matrices are multiplied by.
+    pub factors: ExpertFactors,
     /// The router.
     pub router: RouterSpec,
     /// Whether the weights multiply what goes into the experts instead of what comes out.

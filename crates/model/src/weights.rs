@@ -96,8 +96,10 @@ impl DenseWeights {
             panic!("{} is a vector, its handle says matrix", tensor.name);
         };
         let bytes = &self.buffer().as_bytes()[tensor.place.clone()];
+        let factor = tensor.factor.map_or(1.0, |factor| self.vector(factor)[0]);
         MatrixRef::new(tensor.held_format(), rows, columns, bytes)
             .expect("the place of a matrix has its packed length")
+            .with_factor(factor)
     }
 
     /// A table of whole numbers, row by row.
@@ -259,6 +261,7 @@ mod tests {
                 scaled: None,
                 offset_added: 0.0,
                 picked: Picked::ALL,
+                factor: None,
                 place: 0..0,
             };
             tensor.place.end = tensor.resident_bytes();

@@ -336,6 +336,7 @@ pub struct MatrixRef<'a> {
     rows: usize,
     columns: usize,
     bytes: &'a [u8],
+    factor: f32,
 }
 
 impl<'a> MatrixRef<'a> {
@@ -356,7 +357,18 @@ impl<'a> MatrixRef<'a> {
         if bytes.len() != expected {
             return Err(KernelError::WrongLength { format, rows, columns, expected, found: bytes.len() });
         }
-        Ok(MatrixRef { format, rows, columns, bytes })
+        Ok(MatrixRef { format, rows, columns, bytes, factor: 1.0 })
+    }
+
+    /// The same with a factor on all weights; products are multiplied by it when their sums are done.
+    #[must_use]
+    pub fn with_factor(self, factor: f32) -> Self {
+        Self { factor, ..self }
+    }
+
+    /// What the weights are multiplied by, mostly 1.
+    pub fn factor(&self) -> f32 {
+        self.factor
     }
 
     /// Format of the weights.

@@ -14,6 +14,13 @@ use crate::blocks::{BlockFields, QuantizedFormat, STEP_COLUMNS, float_at, with_q
 /// # Panics
 /// When `row` is not below `matrix.rows()` or `out` has another length.
 pub fn unpack_row(matrix: &MatrixRef<'_>, row: usize, out: &mut [f32]) {
+    unpack_unscaled(matrix, row, out);
+    if matrix.factor() != 1.0 {
+        out.iter_mut().for_each(|value| *value *= matrix.factor());
+    }
+}
+
+fn unpack_unscaled(matrix: &MatrixRef<'_>, row: usize, out: &mut [f32]) {
     assert!(row < matrix.rows(), "row {row} of a matrix of {} rows", matrix.rows());
     assert_eq!(out.len(), matrix.columns(), "length of an unpacked row");
     let (group_index, lane) = (row / GROUP_ROWS, row % GROUP_ROWS);

@@ -36,6 +36,7 @@ mod neon_i8mm;
 
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::slice::from_raw_parts_mut;
 
 use coldpress_workers::Team;
 
@@ -144,6 +145,14 @@ impl<'a> MatmulJob<'a> {
         // SAFETY: `Kernels` proves the instruction set. The span writes `output[n * stride..][..rows]` for each input
         // row n, inside the slice whose length `new` checked, and nobody else writes there while the region runs.
         unsafe { run(&span) };
+        if self.weights.factor() != 1.0 {
+            for row in 0..self.input.rows() {
+                // SAFETY: the same elements that the span wrote, which this thread alone has.
+                let written =
+                    unsafe { from_raw_parts_mut(span.output.add(row * span.output_stride), span.rows) };
+                written.iter_mut().for_each(|value| *value *= self.weights.factor());
+            }
+        }
     }
 }
 

@@ -60,7 +60,8 @@ fn frame_of(
     output_norm: impl FnOnce(&mut SpecBuilder<'_>, usize) -> Result<NormSpec, ModelError>,
 ) -> Result<Frame, ModelError> {
     let hidden = builder.dimension("embedding_length")?;
-    let layer_count = builder.dimension("block_count")?;
+    let blocks = builder.dimension("block_count")?;
+    let layer_count = builder.layers_among(blocks)?;
     let trained_context = builder.dimension("context_length")?;
     let norm_epsilon = if builder.by_source(true, false) {
         builder.float_or("attention.layer_norm_rms_epsilon", 1e-5)?
@@ -450,23 +451,6 @@ pub(super) fn moe_block(
         scale,
         table: None,
     };
-    Ok(MoeSpec { store_layer, width, activation, biases: None, router, weigh_input, shared })
-}
-
-/// Takes the tensors of the blocks after the last layer for used and returns the number of layers. GGUF files count these
-/// blocks among the layers.
-pub(super) fn pass_over_later_tokens(
-    builder: &mut SpecBuilder<'_>,
-    blocks: usize,
-) -> Result<usize, ModelError> {
-    let later = builder.integer("nextn_predict_layers")?.unwrap_or(0).min(1 << 16) as usize;
-    let layers = builder.by_source(blocks.saturating_sub(later), blocks);
-    if layers == 0 {
-        return Err(builder.bad(format!("{later} of {blocks} blocks predict later tokens, none is a layer")));
-    }
-    for block in layers..layers + later {
-        let beginning = builder.by_source(format!("blk.{block}."), format!("model.layers.{block}."));
-        builder.pass_over_all(&beginning);
-    }
-    Ok(layers)
+    let factors = builder.expert_factors(layer, experts)?;
+    Ok(MoeSpec { store_layer, width, activation, biases: None, factors, router, weigh_input, shared })
 }

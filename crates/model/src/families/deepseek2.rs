@@ -5,7 +5,7 @@
 //!
 //! Reference: `modeling_{deepseek_v2,deepseek_v3,deepseek_v32,glm4_moe_lite,glm_moe_dsa}.py` of transformers.
 
-use super::blocks::{self, Frame, MoeOptions, Recipe, SharedOptions};
+use super::blocks::{self, MoeOptions, Recipe, SharedOptions};
 use super::latent::{self, Dimensions, Indexer};
 use super::{Family, Outline, sigmoid_router, yarn};
 use crate::builder::SpecBuilder;
@@ -135,15 +135,12 @@ const INDEXED_GLM: &[(&str, Accepted)] =
 
 /// Added to the sum that weights are divided by.
 const SUM_EPSILON: f32 = 1e-20;
-/// More layers that predict further tokens are no model.
-const PREDICTING_LAYERS_MAX: u64 = 64;
 /// GGUF's number for a router with sigmoids.
 const GATING_SIGMOID: u64 = 2;
 
 /// With an indexer where the pairs of its rotary embedding are given.
 fn describe(builder: &mut SpecBuilder<'_>, indexer: Option<RopePairing>) -> Result<Outline, ModelError> {
-    let mut frame = blocks::frame(builder)?;
-    pass_over_predicting_layers(builder, &mut frame)?;
+    let frame = blocks::frame(builder)?;
     let hidden = frame.hidden;
     let router = router(builder)?;
     let dimensions = Dimensions::read(builder)?;
@@ -184,22 +181,6 @@ fn describe(builder: &mut SpecBuilder<'_>, indexer: Option<RopePairing>) -> Resu
         });
     }
     Ok(Outline { frame, ropes, layers })
-}
-
-/// GGUF counts them among the layers, Hugging Face behind the last one.
-pub(super) fn pass_over_predicting_layers(
-    builder: &mut SpecBuilder<'_>,
-    frame: &mut Frame,
-) -> Result<(), ModelError> {
-    let count = builder.integer("nextn_predict_layers")?.unwrap_or(0);
-    let counted = builder.by_source(frame.layer_count as u64, u64::MAX);
-    if count > PREDICTING_LAYERS_MAX || count >= counted {
-        let key = builder.key("nextn_predict_layers")?;
-        return Err(builder.bad(format!("{key} is {count} of {} layers", frame.layer_count)));
-    }
-    frame.layer_count -= builder.by_source(count as usize, 0);
-    builder.pass_over_layers(frame.layer_count..frame.layer_count + count as usize);
-    Ok(())
 }
 
 /// Which layers have routed experts.

@@ -143,8 +143,6 @@ const COMPRESS_ROPE: usize = 1;
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let mut frame = blocks::frame(builder)?;
-    frame.layer_count = blocks::pass_over_later_tokens(builder, frame.layer_count)?;
-    builder.pass_over_all("mtp.");
     // The buffers for compressed rows are made for this many.
     frame.context_limit = Some(frame.trained_context);
     let hidden = frame.hidden;

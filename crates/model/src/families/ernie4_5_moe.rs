@@ -51,7 +51,6 @@ const NORM_MIN: f32 = 1e-12;
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let frame = blocks::frame(builder)?;
-    builder.pass_over_all("model.mtp_");
     let hidden = frame.hidden;
     let shape = blocks::head_shape(builder, hidden)?;
     let width = builder.dimension("expert_feed_forward_length")?;

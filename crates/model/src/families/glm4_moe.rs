@@ -42,9 +42,8 @@ const TENSORS: &[(&str, &str)] = &[
 const ROTATED: f32 = 0.5;
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
-    let mut frame = blocks::frame(builder)?;
+    let frame = blocks::frame(builder)?;
     let hidden = frame.hidden;
-    frame.layer_count = blocks::pass_over_later_tokens(builder, frame.layer_count)?;
     let shape = blocks::head_shape(builder, hidden)?;
     let normed = builder.by_source(
         builder.has("blk.0.attn_q_norm.weight"),

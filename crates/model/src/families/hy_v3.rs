@@ -47,9 +47,8 @@ const ACCEPTED: &[(&str, Accepted)] = &[
 ];
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
-    let mut frame = blocks::frame(builder)?;
+    let frame = blocks::frame(builder)?;
     let hidden = frame.hidden;
-    frame.layer_count = blocks::pass_over_later_tokens(builder, frame.layer_count)?;
     let shape = blocks::head_shape(builder, hidden)?;
     let width = builder.dimension("expert_feed_forward_length")?;
     let router = sigmoid_router(builder)?;

@@ -106,8 +106,7 @@ const ACCEPTED: &[(&str, Accepted)] = &[
 ];
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
-    let mut frame = blocks::frame(builder)?;
-    deepseek2::pass_over_predicting_layers(builder, &mut frame)?;
+    let frame = blocks::frame(builder)?;
     let hidden = frame.hidden;
     let router = deepseek2::renormalizing_router(builder)?;
     let dimensions = Dimensions::read(builder)?;

@@ -20,10 +20,10 @@ pub(super) fn texts(
 ) -> Result<Option<Vec<bool>>, ModelError> {
     let key = builder.key(name)?;
     let Some(list) = builder.metadata().opt_string_array(&key)? else { return Ok(None) };
-    if list.len() != layers {
+    if !builder.is_per_layer(list.len(), layers) {
         return Err(builder.bad(format!("{key} has {} entries for {layers} layers", list.len())));
     }
-    Ok(Some(list.iter().map(|text| text == wanted).collect()))
+    Ok(Some(list.iter().take(layers).map(|text| text == wanted).collect()))
 }
 
 /// Which layers have a dense network instead of experts: those that a list calls so, or the first ones, or, in GGUF files,

@@ -91,9 +91,6 @@ const ACCEPTED: &[(&str, Accepted)] = &[
     ("num_nextn_predict_layers", Accepted::Anything),
 ];
 
-/// Where the layers are that predict further tokens.
-const PREDICTING: &str = "model.mtp.";
-
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     if builder.by_source(true, false) {
         return Err(builder.unsupported("LongCat-Flash in a GGUF file; give the folder of Hugging Face"));
@@ -106,7 +103,6 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     {
         return Err(builder.bad(format!("num_hidden_layers is {stated}, with {count} layers of two halves")));
     }
-    builder.pass_over_all(PREDICTING);
     let dimensions = Dimensions::read(builder)?;
     let Some(query_rank) = dimensions.query_rank else {
         return Err(builder.unsupported("queries without a latent"));

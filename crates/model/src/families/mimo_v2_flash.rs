@@ -77,13 +77,9 @@ const ACCEPTED: &[(&str, Accepted)] = &[
 const BASES: [f32; 2] = [5_000_000.0, 10_000.0];
 
 fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
-    let mut frame = blocks::frame(builder)?;
+    let frame = blocks::frame(builder)?;
     let hidden = frame.hidden;
-    // Lists of files count what predicts later tokens; checkpoints have names of its own for it.
-    builder.pass_over_all("model.mtp.");
-    let mut kinds = kinds(builder, frame.layer_count)?;
-    frame.layer_count = blocks::pass_over_later_tokens(builder, frame.layer_count)?;
-    kinds.truncate(frame.layer_count);
+    let kinds = kinds(builder, frame.layer_count)?;
     let window = window(builder)?;
     let values = ValueHeads {
         head_dim: builder.dimension("attention.value_length")?,

@@ -129,7 +129,6 @@ fn describe(builder: &mut SpecBuilder<'_>, key_heads_of: KeyHeads) -> Result<Out
             feed_forward_result_norm: None,
         });
     }
-    builder.pass_over_all("mtp.");
     Ok(Outline { frame, ropes: vec![rope], layers })
 }
 
