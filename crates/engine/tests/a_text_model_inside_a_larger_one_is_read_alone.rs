@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use crate::checkpoint::{Checkpoint, Reference, Tensor};
-use crate::families::{bits, exact, logits_of, refusal, vector};
+use crate::families::{BOUND, bits, distance, exact, logits_of, refusal, vector};
 
 /// The checkpoint inside a larger one; `name` says where its tensors are.
 fn wrapped(checkpoint: &Checkpoint, model_type: &str, name: impl Fn(&str) -> String) -> Checkpoint {
@@ -87,4 +87,99 @@ fn what_belongs_to_no_other_part_is_refused_by_name() {
     let mut other = whole;
     other.tensors.push(vector("language_model.memory.weight", &[1.0; 8]));
     assert!(refusal(&other).contains("language_model.memory.weight"), "{}", refusal(&other));
+}
+
+/// Folders as transformers writes them (`fixtures/make_wrapped.py`).
+const WRITTEN: [&str; 5] = ["qwen3_vl_moe", "qwen3_5_moe", "glm4v_moe", "llama4", "mistral3"];
+
+fn is_packed(tensor: &Tensor) -> bool {
+    tensor.name.ends_with("experts.gate_up_proj") || tensor.name.ends_with("experts.down_proj")
+}
+
+/// A packed tensor with rows and columns of each expert exchanged.
+fn turned(tensor: &Tensor) -> Tensor {
+    let [experts, rows, columns] = [0, 1, 2].map(|at| tensor.shape[at] as usize);
+    let size = tensor.bytes.len() / (experts * rows * columns);
+    let places = (0..experts * rows * columns).map(|at| {
+        let (expert, column, row) = (at / (rows * columns), at / rows % columns, at % rows);
+        (expert * rows * columns + row * columns + column) * size
+    });
+    let bytes = places.flat_map(|at| tensor.bytes[at..at + size].to_vec()).collect();
+    Tensor { shape: vec![experts as u64, columns as u64, rows as u64], bytes, ..tensor.clone() }
+}
+
+#[test]
+fn folders_as_transformers_writes_them_agree_with_it() {
+    for name in WRITTEN {
+        let reference = Reference::open(&format!("wrapped/{name}")).expect("a fixture");
+        let checkpoint = Checkpoint::read(&reference.folder);
+        let logits = logits_of(checkpoint.write().path(), &exact(), &reference.ids);
+        let worst = distance(&logits, &reference.logits);
+        println!("{name}: {worst:e}");
+        assert!(worst < BOUND, "{name}: logits differ by {worst}");
+    }
+}
+
+/// Gate and up of these models are square together, so that only down says which way both lie: as published, with a row per input, or
+/// as newer programs write them, with a row per output.
+#[test]
+fn packed_experts_lie_either_way() {
+    for name in ["qwen3_vl_moe", "llama4"] {
+        let reference = Reference::open(&format!("wrapped/{name}")).expect("a fixture");
+        let written = Checkpoint::read(&reference.folder);
+        let gate_up = written.tensors.iter().find(|tensor| tensor.name.ends_with("experts.gate_up_proj"));
+        assert_eq!(gate_up.expect("packed").shape, [4, 32, 32], "{name}");
+        let with = |turns: &dyn Fn(&Tensor) -> bool| {
+            let mut other = written.clone();
+            let packed = other.tensors.iter_mut().filter(|tensor| is_packed(tensor) && turns(tensor));
+            packed.for_each(|tensor| *tensor = turned(tensor));
+            other
+        };
+        let run =
+            |checkpoint: &Checkpoint| bits(&logits_of(checkpoint.write().path(), &exact(), &reference.ids));
+        assert!(run(&with(&|_| true)) == run(&written), "{name}: other bits when turned");
+    }
+}
+
+/// A model whose gate and up are not square says it if down lies the other way.
+#[test]
+fn experts_that_lie_both_ways_are_refused() {
+    let Some(reference) = Reference::open("llama4_text") else { return };
+    let mut checkpoint = Checkpoint::read(&reference.folder);
+    checkpoint.config["intermediate_size"] = json!(16);
+    for tensor in checkpoint.tensors.iter_mut() {
+        let narrower = |tensor: &Tensor, shape: [u64; 3]| {
+            let bytes = (shape.iter().product::<u64>() * 4) as usize;
+            Tensor { shape: shape.to_vec(), bytes: tensor.bytes[..bytes].to_vec(), ..tensor.clone() }
+        };
+        match &tensor.name {
+            name if name.ends_with("experts.gate_up_proj") => *tensor = narrower(tensor, [8, 64, 32]),
+            name if name.ends_with("experts.down_proj") => *tensor = narrower(tensor, [8, 64, 16]),
+            _ => {}
+        }
+    }
+    let error = refusal(&checkpoint);
+    assert!(
+        error.contains("gate_up_proj of the experts has a row per input, down_proj a row per output"),
+        "{error}"
+    );
+}
+
+/// Qwen3-VL's text part has the names of Qwen3-MoE in GGUF files, under an architecture of its own.
+#[test]
+fn files_of_qwen3_vl_are_those_of_qwen3_moe() {
+    let source = crate::common::fixture("qwen3moe.gguf");
+    let file = coldpress_formats::ModelFile::open(&source).expect("a fixture");
+    let renamed = file.metadata().iter().filter_map(|(key, value)| {
+        Some((format!("qwen3vlmoe.{}", key.strip_prefix("qwen3moe.")?), value.clone()))
+    });
+    let mut keys: Vec<(String, coldpress_formats::Value)> = renamed.collect();
+    keys.push(("general.architecture".into(), "qwen3vlmoe".into()));
+    keys.push(("qwen3vlmoe.n_deepstack_layers".into(), 3u32.into()));
+    let keys: Vec<(&str, _)> = keys.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.gguf");
+    crate::checkpoint::as_gguf::rewrite(&source, &path, &keys, |_| None);
+    let ids: Vec<u32> = (0..30).map(|place| place * 7 % 256).collect();
+    assert!(bits(&logits_of(&path, &exact(), &ids)) == bits(&logits_of(&source, &exact(), &ids)));
 }

@@ -260,6 +260,12 @@ impl<'a> SpecBuilder<'a> {
         Ok(self.metadata().opt_bool(&self.key(name)?)?)
     }
 
+    /// Whether the configuration of a text model inside a larger one says something else about a key than the larger one.
+    pub fn is_contradicted(&self, key: &str) -> bool {
+        let nested = matches!(self.names, Names::HuggingFace { nested: Some(_), .. });
+        nested && Nested::contradicts_itself(self.metadata(), key)
+    }
+
     /// A text that may be absent.
     pub fn text(&self, name: &str) -> Result<Option<&'a str>, ModelError> {
         Ok(self.metadata().opt_string(&self.key(name)?)?)

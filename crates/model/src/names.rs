@@ -141,6 +141,12 @@ const TENSORS: &[(&str, &str)] = &[
     ("blk.ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
 ];
 
+/// Packed experts, where a family has no other names for them. They end without `weight`.
+const PACKED: &[(&str, &str)] = &[
+    ("blk.ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"),
+    ("blk.ffn_down_exps.weight", "mlp.experts.down_proj"),
+];
+
 /// As [`TENSORS`], for [`HuggingFace::mlx_tensors`]: the matrices of latent attention, one per head.
 const MLX_TENSORS: &[(&str, &str)] =
     &[("blk.attn_k_b", "self_attn.embed_q"), ("blk.attn_v_b", "self_attn.unembed_out")];
@@ -244,6 +250,10 @@ impl Names {
         let usual = renamed(name, table.layers, &[table.tensors, TENSORS]).map(|name| self.in_file(name));
         if usual.as_deref().is_some_and(&holds) {
             return usual;
+        }
+        let packed = renamed(name, table.layers, &[PACKED]).map(|name| self.in_file(name));
+        if packed.as_deref().is_some_and(&holds) {
+            return packed;
         }
         let mlx = renamed(name, table.layers, &[table.mlx_tensors, MLX_TENSORS])
             .or_else(|| stacked_by_mlx(name, table.layers, &[table.tensors, TENSORS]))

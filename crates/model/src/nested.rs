@@ -28,6 +28,7 @@ const OTHER_KEYS: &[&str] = &[
     "multimodal_",
     "projection_",
     "projector_",
+    "spatial_merge_size",
     "use_unified_vision_chunk",
     "video_",
     "vision_",
@@ -87,6 +88,12 @@ impl Nested {
     pub fn key(&self, metadata: &Metadata, key: &str) -> String {
         let inner = format!("{CONFIG}{key}");
         if SHARED.contains(&key) && metadata.get(&inner).is_none() { key.to_owned() } else { inner }
+    }
+
+    /// Whether the outer configuration says one thing about a key and the inner one another.
+    pub fn contradicts_itself(metadata: &Metadata, key: &str) -> bool {
+        let (inner, outer) = (metadata.get(&format!("{CONFIG}{key}")), metadata.get(key));
+        inner.is_some() && outer.is_some() && inner != outer
     }
 
     /// The tensor of the file for a tensor of a text model that stands alone.

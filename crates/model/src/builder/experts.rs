@@ -3,7 +3,7 @@
 //! Owns where each expert's matrices lie. Experts that share a tensor whose matrices are transposed are in `fused.rs`, matrices of codes
 //! in `scaled.rs`; how many experts there are is in `counts.rs`.
 
-use coldpress_experts::{ExpertOffsets, ExpertPlace, LayerExperts, Projection};
+use coldpress_experts::{ExpertOffsets, ExpertPlace, GateUp, LayerExperts, Projection};
 use coldpress_kernels::WeightFormat;
 
 use super::SpecBuilder;
@@ -21,6 +21,9 @@ impl SpecBuilder<'_> {
         width: usize,
     ) -> Result<usize, ModelError> {
         let together = format!("blk.{layer}.ffn_gate_up_exps.weight");
+        if self.is_transposed(layer, hidden, width)? {
+            return self.fused_experts(layer, count, hidden, width, GateUp::Halves);
+        }
         let [gate, up] = if self.has(&together) {
             let both = self.stacked(&together, count, 2 * width, hidden)?;
             self.halves(&both)?
@@ -30,6 +33,32 @@ impl SpecBuilder<'_> {
         };
         let down = self.projection(layer, "down", count, hidden, width)?;
         Ok(self.push_matrices(count, [gate, up, down]))
+    }
+
+    /// Whether a checkpoint holds the packed matrices of experts with a row per input, `[expert, hidden, 2 * width]`, as Llama 4 and
+    /// published Qwen3-VL have them, instead of a row per output. One of the two tensors may be square; both never are, so the shapes
+    /// always say it.
+    ///
+    /// # Errors
+    /// One tensor has a row per input, the other a row per output.
+    fn is_transposed(&self, layer: usize, hidden: usize, width: usize) -> Result<bool, ModelError> {
+        let name = |part: &str| format!("blk.{layer}.ffn_{part}_exps.weight");
+        let lies = |part: &str, columns: usize, rows: usize| {
+            let shape = self.find(&name(part))?.shape.get(..2)?;
+            let is = |first: usize, second: usize| *shape == [first as u64, second as u64];
+            (columns != rows && (is(columns, rows) || is(rows, columns))).then(|| is(rows, columns))
+        };
+        if self.by_source(true, !self.has(&name("gate_up"))) {
+            return Ok(false);
+        }
+        match (lies("gate_up", hidden, 2 * width), lies("down", width, hidden)) {
+            (Some(together), Some(down)) if together != down => Err(self.bad(format!(
+                "layer {layer}: gate_up_proj of the experts has a row per {}, down_proj a row per {}",
+                input_or_output(together),
+                input_or_output(down)
+            ))),
+            (together, down) => Ok(together.or(down).unwrap_or(false)),
+        }
     }
 
     /// Layer number of the expert store that `experts` get.
@@ -98,4 +127,8 @@ impl SpecBuilder<'_> {
         let big_endian = self.file.big_endian();
         Ok((Projection { format, rows, columns, file, offsets, big_endian }, None))
     }
+}
+
+fn input_or_output(transposed: bool) -> &'static str {
+    if transposed { "input" } else { "output" }
 }

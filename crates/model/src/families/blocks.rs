@@ -119,7 +119,11 @@ fn output(
     vocabulary: usize,
     hidden: usize,
 ) -> Result<MatrixHandle, ModelError> {
-    let tied = builder.flag("tied_output")?.unwrap_or(!builder.has("output.weight"));
+    let tied = match builder.flag("tied_output")? {
+        Some(tied) if !builder.is_contradicted("tie_word_embeddings") => tied,
+        // Which of two statements a program believed when it wrote the file is seen by what it wrote.
+        _ => !builder.has("output.weight"),
+    };
     if tied {
         builder.pass_over("output.weight");
         return Ok(embedding);

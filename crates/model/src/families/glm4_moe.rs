@@ -5,8 +5,9 @@
 //! Reference: `modeling_glm4_moe.py` of transformers.
 
 use super::blocks::{self, Norms, SharedOptions};
+use super::rope::{SECTIONS, rope};
 use super::sigmoid_router::{self, sigmoid_router};
-use super::{Family, Outline, rope::rope};
+use super::{Family, Outline};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::HuggingFace;
@@ -14,7 +15,15 @@ use crate::spec::{AttentionKind, LayerSpec, RopePairing};
 
 pub(super) const FAMILY: Family = Family {
     gguf: "glm4moe",
-    hugging_face: &[HuggingFace { keys: KEYS, tensors: TENSORS, ..HuggingFace::usual("glm4_moe") }],
+    hugging_face: &[
+        HuggingFace { keys: KEYS, tensors: TENSORS, ..HuggingFace::usual("glm4_moe") },
+        HuggingFace {
+            keys: KEYS,
+            tensors: TENSORS,
+            accepted: SECTIONS,
+            ..HuggingFace::usual("glm4v_moe_text")
+        },
+    ],
     describe,
 };
 

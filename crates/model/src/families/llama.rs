@@ -15,6 +15,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: "llama",
     hugging_face: &[
         HuggingFace::usual("llama"),
+        HuggingFace::usual("mistral"),
         HuggingFace { tensors: BLOCK_SPARSE, ..HuggingFace::usual("mixtral") },
     ],
     describe,

@@ -4,16 +4,12 @@
 //!
 //! Reference: `modeling_llama4.py` of transformers.
 
-use coldpress_experts::GateUp;
-
 use super::blocks::{self, Norms, Recipe, SharedOptions};
 use super::{Family, Outline, rope::rope};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::{Accepted, HuggingFace};
-use crate::spec::{
-    AttentionKind, FeedForwardSpec, LayerSpec, Renormalize, RopePairing, RouterScores, Temperature,
-};
+use crate::spec::{AttentionKind, LayerSpec, Renormalize, RopePairing, RouterScores, Temperature};
 
 pub(super) const FAMILY: Family = Family {
     gguf: "llama4",
@@ -61,8 +57,11 @@ const MLX_TENSORS: &[(&str, &str)] = &[
     ("blk.ffn_down_exps", "feed_forward.experts.down_proj"),
 ];
 
-const ACCEPTED: &[(&str, Accepted)] =
-    &[("layer_types", Accepted::Text(&["chunked_attention", "full_attention"]))];
+/// There may be no dense layers.
+const ACCEPTED: &[(&str, Accepted)] = &[
+    ("layer_types", Accepted::Text(&["chunked_attention", "full_attention"])),
+    ("intermediate_size_mlp", Accepted::Anything),
+];
 
 /// What the published models have, where a file does not say.
 const CHUNK: usize = 8192;
@@ -94,8 +93,6 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
     let rotated = rotated_layers(builder, frame.layer_count)?;
     let chunked = chunked_layers(builder, &rotated)?;
     let rope = rope(builder, RopePairing::Interleaved, shape.head_dim)?;
-    // Checkpoints hold matrices of experts transposed.
-    let gate_up = builder.by_source(None, Some(GateUp::Halves));
     let mut layers = Vec::new();
     for layer in 0..frame.layer_count {
         let name = |part: &str| format!("blk.{layer}.{part}");
@@ -112,9 +109,7 @@ fn describe(builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
             attention_result_norm: None,
             feed_forward_norm: builder.norm(&name("ffn_norm"), hidden)?,
             feed_forward: match routed[layer] {
-                true => {
-                    blocks::moe_block(builder, layer, hidden, options, gate_up).map(FeedForwardSpec::Moe)?
-                }
+                true => blocks::moe(builder, layer, hidden, options)?,
                 false => blocks::dense(builder, layer, hidden)?,
             },
             feed_forward_result_norm: None,

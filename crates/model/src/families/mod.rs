@@ -91,6 +91,7 @@ const FAMILIES: &[Family] = &[
     qwen3_next::FAMILY,
     qwen3_next::QWEN3_5,
     qwen3moe::FAMILY,
+    qwen3moe::WITH_PICTURES,
     qwen4_exp::FAMILY,
 ];
 

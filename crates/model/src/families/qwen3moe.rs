@@ -5,10 +5,11 @@
 
 use super::blocks::{self, Norms, Recipe};
 use super::layer_kinds::{self, Windows};
-use super::{Family, Outline, rope::rope};
+use super::rope::{SECTIONS, rope};
+use super::{Family, Outline};
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
-use crate::names::{Accepted, HuggingFace};
+use crate::names::{Accepted, HuggingFace, joined};
 use crate::spec::RopePairing;
 
 pub(super) const FAMILY: Family = Family {
@@ -17,6 +18,17 @@ pub(super) const FAMILY: Family = Family {
         keys: layer_kinds::QWEN_KEYS,
         accepted: ACCEPTED,
         ..HuggingFace::usual("qwen3_moe")
+    }],
+    describe,
+};
+
+/// The text part of Qwen3-VL: the same, with sections of the rotary embedding.
+pub(super) const WITH_PICTURES: Family = Family {
+    gguf: "qwen3vlmoe",
+    hugging_face: &[HuggingFace {
+        keys: layer_kinds::QWEN_KEYS,
+        accepted: &joined::<_, 6>(ACCEPTED, SECTIONS),
+        ..HuggingFace::usual("qwen3_vl_moe_text")
     }],
     describe,
 };

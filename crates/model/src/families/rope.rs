@@ -4,7 +4,16 @@
 
 use crate::builder::SpecBuilder;
 use crate::error::ModelError;
+use crate::names::Accepted;
 use crate::spec::{FrequencyDivisors, RopePairing, RopeSpec};
+
+/// Sections of the rotary embedding in models with pictures: all positions of a text are the same in each.
+pub(super) const SECTIONS: &[(&str, Accepted)] = &[
+    ("rope_parameters.mrope_section", Accepted::Anything),
+    ("rope_parameters.mrope_interleaved", Accepted::Anything),
+    ("rope_scaling.mrope_section", Accepted::Anything),
+    ("rope_scaling.mrope_interleaved", Accepted::Anything),
+];
 
 /// Rotary embedding from the usual keys.
 pub(super) fn rope(
