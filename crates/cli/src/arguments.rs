@@ -10,6 +10,7 @@ use coldpress::{BudgetSpec, Bytes, Capacity, ExpertType, KvType, Residency, Size
 
 use crate::convert::ConvertArguments;
 use crate::flags::{Flags, SeriesFlags};
+use crate::pull::PullArguments;
 use crate::values::{policy, size};
 
 /// Steps of a range of cache sizes.
@@ -41,6 +42,8 @@ pub enum Command {
     Pack(PackArguments),
     /// Write a model as one GGUF file, or its pack: as it is, or in types that are asked for.
     Convert(ConvertArguments),
+    /// Download a model from a Hugging Face-compatible hub into the hub's own cache, and print its path.
+    Pull(PullArguments),
     /// Show what is inside a model file.
     Inspect(InspectArguments),
     /// Write teacher-forced logits of given token ids as a .npy file [tokens, vocabulary].
@@ -71,6 +74,7 @@ impl Command {
             Self::Plan(arguments) => arguments.json,
             Self::Pack(arguments) => arguments.json,
             Self::Convert(arguments) => arguments.json,
+            Self::Pull(arguments) => arguments.json,
             Self::Inspect(arguments) => arguments.json,
             Self::Bench(arguments) => arguments.json,
             Self::Eval(arguments) => arguments.json,

@@ -25,6 +25,7 @@ mod output;
 mod pack;
 mod plan;
 mod progress;
+mod pull;
 mod run;
 mod serve;
 mod settings;
@@ -38,6 +39,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use coldpress::EngineError;
+use coldpress_hub::HubError;
 
 use crate::arguments::{Arguments, Command};
 use crate::environment::Environment;
@@ -96,6 +98,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Ended> {
         Command::Plan(arguments) => plan::plan(&arguments, &environment),
         Command::Pack(arguments) => pack::pack(&arguments, &environment),
         Command::Convert(arguments) => convert::convert(&arguments, &environment),
+        Command::Pull(arguments) => pull::pull(&arguments),
         Command::Inspect(arguments) => inspect::inspect(&arguments),
         Command::Logits(arguments) => logits::logits(&arguments, &environment),
         Command::Eval(arguments) => eval::eval(&arguments, &environment),
@@ -135,7 +138,7 @@ fn is_cancelled(error: &anyhow::Error) -> bool {
 }
 
 fn exit_code(error: &anyhow::Error) -> u8 {
-    if error.downcast_ref::<Usage>().is_some() {
+    if error.downcast_ref::<Usage>().is_some() || error.downcast_ref().is_some_and(HubError::is_usage) {
         return exit::BAD_USAGE;
     }
     match error.downcast_ref::<EngineError>() {

@@ -38,13 +38,13 @@ impl Progress {
     /// Shows that `done` of `total` units are done.
     pub fn update(&mut self, done: u64, total: u64) {
         if !self.shown && self.started.elapsed() >= QUIET_FIRST && std::io::stderr().is_terminal() {
-            self.show(total);
+            self.show(done, total);
         }
         self.bar.set_length(total);
         self.bar.set_position(done);
     }
 
-    fn show(&mut self, total: u64) {
+    fn show(&mut self, done: u64, total: u64) {
         let template = match self.unit {
             Unit::Bytes => "{prefix:10} [{bar:28}] {bytes}/{total_bytes}  {bytes_per_sec}  ETA {eta}",
             Unit::Tokens => "{prefix:10} [{bar:28}] {pos}/{len} tokens  ETA {eta}",
@@ -55,7 +55,15 @@ impl Progress {
             .with_style(style.progress_chars("=> "))
             .with_prefix(self.title.clone())
             .with_elapsed(self.started.elapsed());
+        // What was done before the bar appears, such as by an earlier run, says nothing about the rate.
+        self.bar.set_position(done);
+        self.bar.reset_eta();
         self.shown = true;
+    }
+
+    /// Lets `print` write its lines above the bar.
+    pub fn above(&self, print: impl FnOnce()) {
+        self.bar.suspend(print);
     }
 
     /// Removes the bar.

@@ -17,6 +17,7 @@ mod experts_of_another_type_are_packed_and_said;
 mod json_is_one_object;
 mod nothing_of_the_users_is_overwritten;
 mod plan_needs_only_headers;
+mod pull_brings_a_model_that_runs;
 mod serve_lets_answers_end;
 mod serve_refuses_what_cannot_work;
 mod status_tells_what_runs;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 /// Allowed edges: crate, crates it may use.
-const EDGES: [(&str, &[&str]); 10] = [
+const EDGES: [(&str, &[&str]); 11] = [
     ("coldpress-formats", &[]),
     ("coldpress-memory", &[]),
     ("coldpress-workers", &[]),
@@ -40,7 +40,8 @@ const EDGES: [(&str, &[&str]); 10] = [
         ],
     ),
     ("coldpress-server", &["coldpress"]),
-    ("coldpress-cli", &["coldpress", "coldpress-server"]),
+    ("coldpress-hub", &["coldpress-memory"]),
+    ("coldpress-cli", &["coldpress", "coldpress-server", "coldpress-hub"]),
 ];
 
 /// For tests only: may use anything, and nothing but tests may use it.
