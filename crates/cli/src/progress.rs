@@ -51,13 +51,14 @@ impl Progress {
             Unit::Runs => "{prefix:10} [{bar:28}] {pos}/{len} runs  ETA {eta}",
         };
         let style = ProgressStyle::with_template(template).expect("the templates are constants");
-        self.bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(8))
+        self.bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden())
             .with_style(style.progress_chars("=> "))
             .with_prefix(self.title.clone())
             .with_elapsed(self.started.elapsed());
         // What was done before the bar appears, such as by an earlier run, says nothing about the rate.
         self.bar.set_position(done);
         self.bar.reset_eta();
+        self.bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(8));
         self.shown = true;
     }
 

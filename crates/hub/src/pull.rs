@@ -107,7 +107,12 @@ fn work(
     if settings.token.is_some() && !client.has_token() {
         observer.note("HF_TOKEN stays here: HF_ENDPOINT is not https, so others could read it on the way");
     }
-    let listing = listing::list(&client, settings, &name.repo, revision, observer)?;
+    let listing = listing::list(&client, settings, &name.repo, revision, observer);
+    if let (Err(HubError::Unreachable { .. }), Ok(there)) = (&listing, local::find(name, revision, &cache)) {
+        let path = there.path.display();
+        observer.note(&format!("the cache has it as it was at the last pull; HF_HUB_OFFLINE=1 takes {path}"));
+    }
+    let listing = listing?;
     let candidates = listing.files.iter().map(|file| Candidate { path: &file.path, size: file.size });
     let choice = choose(&name.repo, name.quant.as_deref(), &candidates.collect::<Vec<_>>())?;
     let (repo, commit) = (name.repo.as_str(), listing.commit.as_str());

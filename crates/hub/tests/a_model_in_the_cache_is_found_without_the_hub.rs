@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::common::User;
-use crate::common::mock_hub::MockHub;
+use crate::common::mock_hub::{Fault, MockHub};
 
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -52,4 +52,18 @@ fn what_is_not_there_is_said() {
     assert!(user.refusal().contains("part 2 of m-Q8_0-*-of-00002.gguf not there"), "{}", user.refusal());
     let revision = user.pull_at(None, "other").expect_err("not here").to_string();
     assert!(revision.contains("org/model at other is not in"), "{revision}");
+}
+
+#[test]
+fn a_hub_that_is_gone_is_an_error_that_names_what_the_cache_has() {
+    let hub = MockHub::new(&[("m.gguf", b"model")]);
+    let mut user = User::of(&hub);
+    let path = user.pull(None).expect("a model").path;
+    hub.faults("info", vec![Fault::Status(503, vec![]); 4]);
+    assert!(user.refusal().contains("the hub answers 503 (not available); tried 4 times"));
+    let note = user.watch.notes.last().expect("a note");
+    assert!(
+        note.contains("HF_HUB_OFFLINE=1 takes ") && note.ends_with(path.to_str().expect("UTF-8")),
+        "{note}"
+    );
 }

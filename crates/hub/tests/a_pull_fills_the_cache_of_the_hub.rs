@@ -4,7 +4,7 @@ use std::fs;
 
 use coldpress_hub::FileState;
 
-use crate::common::mock_hub::{COMMIT, MockHub};
+use crate::common::mock_hub::{COMMIT, Fault, MockHub};
 use crate::common::{User, bytes, ranges};
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -180,15 +180,20 @@ fn a_cache_that_cannot_be_written_is_named() {
 #[test]
 fn what_the_disk_cannot_hold_is_not_begun() {
     let hub = MockHub::new(&[("m.gguf", b"model")]);
-    let entry = format!(
-        r#"[{{"type": "file", "path": "m.gguf", "size": 17000000000000, "oid": "{}"}}]"#,
-        "0".repeat(40)
-    );
-    hub.faults("tree", [crate::common::mock_hub::Fault::Body(entry)]);
+    // A thousand parts as large as the hub allows: no disk holds that.
+    let (size, oid) = (1_u64 << 44, "0".repeat(40));
+    let entry = |part: u32| {
+        let path = format!("m-{part:05}-of-01000.gguf");
+        format!(
+            r#"{{"type": "file", "path": "{path}", "size": {size}, "lfs": {{"oid": "{oid}{part:024}", "size": {size}}}}}"#
+        )
+    };
+    let parts: Vec<String> = (1..=1000).map(entry).collect();
+    hub.faults("tree", [Fault::Body(format!("[{}]", parts.join(", ")))]);
     let mut user = User::of(&hub);
     let refusal = user.refusal();
     assert!(
-        refusal.contains("15.5 TiB are to be fetched and ") && refusal.contains("--cache-dir"),
+        refusal.contains("15.6 PiB are to be fetched and ") && refusal.contains("--cache-dir"),
         "{refusal}"
     );
     assert_eq!(ranges(&hub), []);
