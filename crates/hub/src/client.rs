@@ -54,6 +54,8 @@ pub(crate) struct Head {
     pub(crate) next_page: Option<String>,
     /// Of the file itself, as the hub says it.
     pub(crate) etag: Option<String>,
+    /// Whether that etag was said of the file behind a redirect.
+    is_linked: bool,
     pub(crate) linked_size: Option<u64>,
     pub(crate) error_code: String,
     pub(crate) wait: Option<Duration>,
@@ -262,10 +264,12 @@ impl Answer {
 impl Head {
     /// Remembers what the hub itself says about the file.
     fn note(&mut self, headers: &HeaderMap) {
-        let etag = text(headers, "x-linked-etag").or_else(|| text(headers, "etag"));
-        if let Some(etag) = etag {
-            let bare = etag.strip_prefix("W/").unwrap_or(&etag).trim_matches('"');
-            self.etag = Some(bare.to_owned());
+        let bare = |etag: String| etag.strip_prefix("W/").unwrap_or(&etag).trim_matches('"').to_owned();
+        // The hub sends some files on to a place of its own, whose etag need not be that of the file.
+        match text(headers, "x-linked-etag") {
+            Some(linked) => (self.etag, self.is_linked) = (Some(bare(linked)), true),
+            None if self.is_linked => {}
+            None => self.etag = text(headers, "etag").map(bare).or(self.etag.take()),
         }
         self.linked_size = number(headers, "x-linked-size").or(self.linked_size);
         self.error_code = text(headers, "x-error-code").unwrap_or_default();
@@ -402,6 +406,22 @@ mod tests {
         for none in ["", "<x>", r#"<x>; rel="last""#, "x; rel=next", "<x; rel=next"] {
             assert_eq!(next_of(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn the_etag_of_the_file_outlives_those_of_the_places_that_it_comes_from() {
+        let headers = |pairs: &[(&'static str, &'static str)]| -> HeaderMap {
+            pairs
+                .iter()
+                .map(|&(name, value)| (name.parse().expect("a name"), value.parse().expect("a value")))
+                .collect()
+        };
+        let mut head = Head::default();
+        head.note(&headers(&[("etag", "W/\"a\"")]));
+        assert_eq!(head.etag.as_deref(), Some("a"));
+        head.note(&headers(&[("x-linked-etag", "\"b\""), ("etag", "\"c\""), ("x-linked-size", "7")]));
+        head.note(&headers(&[("etag", "\"d\"")]));
+        assert_eq!((head.etag.as_deref(), head.linked_size), (Some("b"), Some(7)));
     }
 
     #[test]
