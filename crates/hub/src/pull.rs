@@ -140,9 +140,16 @@ fn work(
         }
     }
     report.path = first.map_or_else(|| cache.snapshot(commit), |first| cache.snapshot(commit).join(first));
+    if let (Choice::Checkpoint { .. }, Some(other)) = (&choice, model.gguf_beside()) {
+        let folder = report.path.display();
+        observer.note(&format!("{other} is linked in {folder} too; remove that link to run the folder"));
+    }
     if fetch {
         model.fetch(&files, to_fetch, observer)?;
-        cache.remember(revision, commit)?;
+        // The model is there whether or not this can be written.
+        if let Err(error) = cache.remember(revision, commit) {
+            observer.note(&error.to_string());
+        }
     }
     Ok(report)
 }
@@ -178,6 +185,18 @@ impl Model<'_> {
 
     fn listed(&self, name: &str) -> Option<&RemoteFile> {
         self.listing.files.iter().find(|file| file.path == name)
+    }
+
+    /// A GGUF file that an earlier pull linked into the folder of the checkpoint, which then holds two models.
+    fn gguf_beside(&self) -> Option<&str> {
+        let Transfer { cache, commit, .. } = *self.transfer;
+        let beside = |file: &&RemoteFile| file.path.ends_with(".gguf") && !file.path.contains('/');
+        self.listing
+            .files
+            .iter()
+            .filter(beside)
+            .find(|file| cache.is_linked(commit, file))
+            .map(|file| file.path.as_str())
     }
 
     fn shards(&self, index: &str, fetch: bool, observer: &mut dyn Observer) -> Result<Vec<String>, HubError> {

@@ -4,7 +4,7 @@ use std::fs;
 
 use coldpress_hub::FileState;
 
-use crate::common::mock_hub::{COMMIT, Fault, MockHub};
+use crate::common::mock_hub::{COMMIT, Fault, MockHub, REPO};
 use crate::common::{User, bytes, ranges};
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -198,4 +198,36 @@ fn what_the_disk_cannot_hold_is_not_begun() {
     );
     assert_eq!(ranges(&hub), []);
     assert_eq!(user.everything(), Vec::<String>::new());
+}
+
+#[test]
+fn a_repository_with_a_new_name_is_followed() {
+    let hub = MockHub::new(&[("m.gguf", b"model")]);
+    let renamed = format!("/api/models/{REPO}/revision/main?renamed");
+    hub.faults("info", [Fault::Redirect(renamed)]);
+    User::of(&hub).pull(None).expect("a model");
+    assert!(hub.seen()[1].path.ends_with("?renamed"), "{:?}", hub.seen());
+}
+
+#[test]
+fn a_gguf_file_in_the_folder_of_a_checkpoint_is_said() {
+    let hub =
+        MockHub::new(&[("config.json", b"{}"), ("model.safetensors", b"weights"), ("m-Q4_0.gguf", b"model")]);
+    let mut user = User::of(&hub);
+    user.pull(Some("safetensors")).expect("a folder");
+    assert_eq!(user.watch.notes, Vec::<String>::new());
+    user.pull(Some("q4_0")).expect("a file");
+    user.pull(Some("safetensors")).expect("a folder");
+    let notes = &user.watch.notes;
+    assert!(notes.len() == 1 && notes[0].starts_with("m-Q4_0.gguf is linked in "), "{notes:?}");
+}
+
+#[test]
+fn a_revision_that_cannot_be_written_down_is_a_note() {
+    let hub = MockHub::new(&[("m.gguf", b"model")]);
+    let mut user = User::of(&hub);
+    fs::create_dir_all(user.repo()).expect("made");
+    fs::write(user.repo().join("refs"), "a file").expect("written");
+    let path = user.pull(None).expect("a model").path;
+    assert!(path.exists() && user.watch.notes[0].contains("refs"), "{:?}", user.watch.notes);
 }

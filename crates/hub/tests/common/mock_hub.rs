@@ -17,6 +17,9 @@ use sha2::{Digest, Sha256};
 pub const REPO: &str = "org/model";
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
+/// As good as endless for files of some kilobytes.
+const ENDLESS_BYTES: usize = 64 << 20;
+
 /// What a request gets instead of what it asked for.
 #[derive(Clone, Debug)]
 pub enum Fault {
@@ -28,7 +31,7 @@ pub enum Fault {
     IgnoresRange,
     /// A body that is this much longer or shorter than the file, with the fitting `Content-Length`.
     Longer(i64),
-    /// A body without a length that never ends.
+    /// A body without a length that goes on for [`ENDLESS_BYTES`].
     Endless,
     /// One byte is another one.
     Corrupt,
@@ -222,6 +225,9 @@ impl Reply {
                 return Self::new(200, "[]").header("Link", format!(r#"<{next}>; rel="next""#));
             }
             Some(Fault::Body(body)) => return Self::new(200, body.as_str()),
+            Some(Fault::Redirect(target)) if what == "info" || what == "tree" => {
+                return Self::new(307, "").header("Location", target.as_str());
+            }
             Some(Fault::Becomes(bytes)) => {
                 state.files.insert(what.to_owned(), bytes.clone());
             }
@@ -338,8 +344,10 @@ impl Reply {
             return Ok(());
         }
         stream.write_all(&self.body[..self.sent.unwrap_or(self.body.len())])?;
-        while matches!(self.fault, Some(Fault::Endless)) && !ends.load(Ordering::Relaxed) {
-            stream.write_all(&[b'x'; 4096])?;
+        if matches!(self.fault, Some(Fault::Endless)) {
+            for _ in 0..ENDLESS_BYTES / 4096 {
+                stream.write_all(&[b'x'; 4096])?;
+            }
         }
         stream.flush()
     }
