@@ -99,8 +99,8 @@ fn a_missing_or_renamed_tensor() {
 #[test]
 fn a_tensor_that_nothing_uses() {
     let change =
-        Change { rename_tensor: Some(("blk.0.attn_q.bias", "blk.0.attn_q.scale")), ..Change::default() };
-    check("qwen2moe.gguf", change, &["blk.0.attn_q.scale", "no place"]);
+        Change { rename_tensor: Some(("blk.0.attn_q.bias", "blk.0.attn_q.zeros")), ..Change::default() };
+    check("qwen2moe.gguf", change, &["blk.0.attn_q.zeros", "no place"]);
 }
 
 #[test]

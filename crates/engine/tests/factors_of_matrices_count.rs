@@ -3,7 +3,9 @@
 //! What could go wrong: a factor that is ignored, taken for another matrix's or another expert's, applied to one row of a batch alone,
 //! or lost on the way through a pack.
 
-use coldpress::{PackUse, Residency, Runtime, Silent};
+use std::path::Path;
+
+use coldpress::{ExpertType, PackUse, Residency, Runtime, Silent};
 use coldpress_kernels::WeightFormat;
 
 use crate::every_weight_format_computes_what_its_values_say::{
@@ -62,6 +64,13 @@ fn a_factor_on_a_matrix_is_a_factor_on_its_values() {
     }
     let packed = exact().slots(2).pack(PackUse::BuildIfAbsent(folder.path().join("packs")));
     assert!(bits(&logits_of(&file, &packed, &IDS)) == expected, "with a pack");
+    // Experts that are quantised on the way to a pack keep their factors, which are no part of it.
+    let quantised = |file: &Path, packs: &str| {
+        let packs = folder.path().join(packs);
+        let configuration = exact().slots(2).experts(ExpertType::Q8_0).pack(PackUse::BuildIfAbsent(packs));
+        bits(&logits_of(file, &configuration, &IDS))
+    };
+    assert!(quantised(&file, "a") == quantised(&written(&without).1, "b"), "with experts of Q8_0");
 }
 
 #[test]

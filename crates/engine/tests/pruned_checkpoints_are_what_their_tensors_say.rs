@@ -145,6 +145,32 @@ fn a_configuration_that_was_not_changed_does_not_count() {
     }
 }
 
+/// Stacked codes of MLX: experts in another order are the same model, and the stated number does not count.
+#[test]
+fn stacked_codes_of_mlx_are_counted_and_matched_too() {
+    for name in ["affine4-g32", "mxfp4"] {
+        let Some(folder) = shared(&format!("oracle/mlx/{name}")) else { return };
+        let plain = Checkpoint::read(&folder);
+        let ids: Vec<u32> = (0..40).map(|place| place * 7 % 256).collect();
+        let run = |checkpoint: &Checkpoint| logits_of(checkpoint.write().path(), &exact(), &ids);
+        let expected = run(&plain);
+        let mut turned = plain.clone();
+        let layers = routed_layers(&plain);
+        assert_eq!(layers.len(), 2, "{name}");
+        for &layer in &layers {
+            turned = turned.with_experts(layer, &[3, 5, 0, 7, 6, 1, 2, 4]);
+        }
+        turned.config["num_experts"] = 384.into();
+        turned.config.as_object_mut().expect("an object").remove("num_local_experts");
+        // The router's softmax adds in another order, too.
+        let worst = distance(&run(&turned), &expected);
+        assert!(worst < BOUND, "{name}: logits in another order differ by {worst}");
+        let pruned = turned.with_experts(layers[0], &[0, 1, 2]);
+        assert!(distance(&run(&pruned), &expected) > 0.1, "{name}: nothing was taken out");
+        assert!(notes(pruned.write().path())[0].contains("have 3 to 8"), "{name}");
+    }
+}
+
 /// A GGUF file with these experts of each layer, or with all of them and a bias that rules the others out.
 fn write_gguf(source: &Path, path: &Path, kept: impl Fn(usize) -> &'static [usize], prune: bool) {
     let file = ModelFile::open(source).expect("a file");

@@ -173,10 +173,18 @@ pub enum FormatError {
 
     /// Parts of a split set are not there.
     #[error(
-        "{missing} of {count} {verb} missing: finish the download of {pattern}",
+        "{missing} of {count} {verb} missing ({names}): finish the download of {pattern}; the parts that are there \
+         can stay",
         pattern = pattern.display()
     )]
-    MissingParts { pattern: PathBuf, missing: String, verb: &'static str, count: u64, numbers: Vec<u64> },
+    MissingParts {
+        pattern: PathBuf,
+        missing: String,
+        verb: &'static str,
+        count: u64,
+        numbers: Vec<u64>,
+        names: String,
+    },
 
     /// A part of a split set contradicts its name or the other parts.
     #[error("{path}: {problem}; download the parts again from one place", path = path.display())]

@@ -22,6 +22,8 @@ const COUNT_KEY: &str = "split.count";
 const TENSOR_COUNT_KEY: &str = "split.tensors.count";
 const EXTENSION: &str = ".gguf";
 const DIGITS: usize = 5;
+/// Missing parts whose names are shown.
+const NAMES_SHOWN: usize = 4;
 
 /// The name of one part, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,12 +99,16 @@ fn parts_of(any_part: &Path, name: &PartName) -> Result<Vec<PathBuf>, FormatErro
         return Ok(paths);
     }
     let noun = if missing.len() == 1 { "part" } else { "parts" };
+    let shown: Vec<String> = missing.iter().take(NAMES_SHOWN).map(|&number| name.file_name(number)).collect();
+    let more = missing.len() - shown.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     Err(FormatError::MissingParts {
         pattern: any_part.with_file_name(name.pattern()),
         missing: format!("{noun} {}", Ranges::of(missing.iter().copied())),
         verb: if missing.len() == 1 { "is" } else { "are" },
         count: name.count,
         numbers: missing,
+        names: shown.join(", ") + &more,
     })
 }
 

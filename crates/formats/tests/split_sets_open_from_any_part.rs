@@ -119,15 +119,37 @@ fn missing_parts_are_listed_by_number() {
     let folder = Folder::with("big", &sound_parts(6));
     fs::remove_file(folder.path("big-00002-of-00006.gguf")).expect("removed");
     let first = folder.path("big-00001-of-00006.gguf");
-    let error = refused(&first, "MissingParts", "part 2 of 6 is missing: finish the download of ");
-    assert!(error.to_string().ends_with("big-*-of-00006.gguf"), "{error}");
+    let error = refused(
+        &first,
+        "MissingParts",
+        "part 2 of 6 is missing (big-00002-of-00006.gguf): finish the download of ",
+    );
+    assert!(error.to_string().ends_with("big-*-of-00006.gguf; the parts that are there can stay"), "{error}");
     fs::remove_file(folder.path("big-00005-of-00006.gguf")).expect("removed");
-    refused(&first, "MissingParts", "parts 2 and 5 of 6 are missing: finish the download of ");
+    let named = "parts 2 and 5 of 6 are missing (big-00002-of-00006.gguf, big-00005-of-00006.gguf): finish";
+    refused(&first, "MissingParts", named);
     refused(folder.root(), "MissingParts", "parts 2 and 5 of 6 are missing");
     // Part 1 itself may be the missing one.
     fs::remove_file(&first).expect("removed");
     let error = refused(&folder.path("big-00003-of-00006.gguf"), "MissingParts", "parts 1, 2 and 5 of 6");
     assert!(matches!(error, FormatError::MissingParts { numbers, .. } if numbers == [1, 2, 5]));
+    let many = Folder::new();
+    many.write("x-00001-of-01000.gguf", &bytes_of(&sound_parts(1)[0]));
+    let named = "(x-00002-of-01000.gguf, x-00003-of-01000.gguf, x-00004-of-01000.gguf, x-00005-of-01000.gguf and 995 more)";
+    refused(many.root(), "MissingParts", named);
+}
+
+/// The set of another quantisation has as many parts: what both hold is there twice, what neither holds is missing in the sum.
+#[test]
+fn parts_of_two_downloads_are_refused() {
+    let mut other = sound_parts(3);
+    other[1].tensor = "blk.2.weight".to_owned();
+    let folder = Folder::with("mixed", &sound_parts(3));
+    folder.write("mixed-00002-of-00003.gguf", &bytes_of(&other[1]));
+    refused(folder.root(), "DuplicateTensor", "tensor \"blk.2.weight\" appears twice");
+    other[1].tensors_in_set = Some(7);
+    folder.write("mixed-00002-of-00003.gguf", &bytes_of(&other[1]));
+    refused(folder.root(), "BadPart", "split.tensors.count is 7, but the 3 parts hold 3");
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub fn routed_layers(checkpoint: &Checkpoint) -> Vec<usize> {
     let mut layers: Vec<usize> = checkpoint
         .tensors
         .iter()
-        .filter(|tensor| tensor.name.contains(".experts."))
+        .filter(|tensor| tensor.name.contains(".experts.") || tensor.name.contains(".switch_mlp."))
         .filter_map(|tensor| layer_of(&tensor.name))
         .collect();
     layers.sort_unstable();
@@ -32,8 +32,14 @@ fn expert_of(name: &str) -> Option<(&str, usize, &str)> {
 /// Whether a tensor has something for each expert along its outermost dimension: routers, their biases, packed experts.
 fn is_for_all(name: &str) -> bool {
     let part = name.split('.').skip(3).collect::<Vec<_>>().join(".");
-    let routers =
-        ["mlp.gate.", "mlp.router.", "feed_forward.gate.", "block_sparse_moe.gate.", "mlp.experts."];
+    let routers = [
+        "mlp.gate.",
+        "mlp.router.",
+        "feed_forward.gate.",
+        "block_sparse_moe.gate.",
+        "mlp.experts.",
+        "mlp.switch_mlp.",
+    ];
     routers.iter().any(|router| part.starts_with(router))
         || part.ends_with("expert_bias")
         || part.ends_with("e_score_correction_bias")
