@@ -174,7 +174,7 @@ pub enum FormatError {
     /// Parts of a split set are not there.
     #[error(
         "{missing} of {count} {verb} missing ({names}): finish the download of {pattern}; the parts that are there \
-         can stay",
+         can stay, and `coldpress pull` goes on where it stopped",
         pattern = pattern.display()
     )]
     MissingParts {
