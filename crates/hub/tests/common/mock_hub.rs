@@ -25,6 +25,8 @@ const ENDLESS_BYTES: usize = 64 << 20;
 pub enum Fault {
     /// The connection ends after this many bytes of the body.
     Cut(usize),
+    /// The same without saying how many bytes there are to be.
+    CutWithoutLength(usize),
     /// A status, with headers.
     Status(u16, Vec<(&'static str, String)>),
     /// The whole file, whatever range was asked for.
@@ -307,6 +309,10 @@ impl Reply {
         };
         match fault {
             Some(Fault::Cut(sent)) => reply.sent = Some(*sent),
+            Some(Fault::CutWithoutLength(sent)) => {
+                reply.sent = Some(*sent);
+                reply.headers.retain(|(name, _)| name != "Content-Length");
+            }
             Some(Fault::Longer(by)) => {
                 let length = usize::try_from(bytes.len() as i64 + by).expect("not below nothing");
                 reply.body.resize(length, b'x');
