@@ -175,16 +175,10 @@ pub enum FormatError {
     #[error(
         "{missing} of {count} {verb} missing ({names}): finish the download of {pattern}; the parts that are there \
          can stay, and `coldpress pull` goes on where it stopped",
-        pattern = pattern.display()
+        pattern = pattern.display(),
+        verb = if numbers.len() == 1 { "is" } else { "are" }
     )]
-    MissingParts {
-        pattern: PathBuf,
-        missing: String,
-        verb: &'static str,
-        count: u64,
-        numbers: Vec<u64>,
-        names: String,
-    },
+    MissingParts { pattern: PathBuf, missing: String, count: u64, numbers: Vec<u64>, names: String },
 
     /// A part of a split set contradicts its name or the other parts.
     #[error("{path}: {problem}; download the parts again from one place", path = path.display())]

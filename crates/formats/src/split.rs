@@ -105,7 +105,6 @@ fn parts_of(any_part: &Path, name: &PartName) -> Result<Vec<PathBuf>, FormatErro
     Err(FormatError::MissingParts {
         pattern: any_part.with_file_name(name.pattern()),
         missing: format!("{noun} {}", Ranges::of(missing.iter().copied())),
-        verb: if missing.len() == 1 { "is" } else { "are" },
         count: name.count,
         numbers: missing,
         names: shown.join(", ") + &more,
