@@ -201,7 +201,14 @@ impl Client {
         if let Some(token) = self.token.as_ref().filter(|_| ours) {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
-        request.call().map_err(|error| Failure::Passing(describe(&error)))
+        request.call().map_err(|error| {
+            let problem = describe(&error);
+            // The same server has the same certificate the next time.
+            if problem.contains("peer certificate") {
+                return HubError::Untrusted { url: without_query(url), problem }.into();
+            }
+            Failure::Passing(problem)
+        })
     }
 }
 
@@ -369,6 +376,7 @@ fn describe(error: &ureq::Error) -> String {
             "the host is not known; is the network there, and HF_ENDPOINT right?".to_owned()
         }
         ureq::Error::Timeout(what) => format!("no answer in time ({what:?})"),
+        ureq::Error::Io(error) => printable(&error.to_string()),
         other => printable(&other.to_string()),
     }
 }

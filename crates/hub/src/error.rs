@@ -32,6 +32,12 @@ pub enum HubError {
     )]
     Unreachable { url: String, problem: String, tries: u32, part_kept: bool },
 
+    /// Nobody whom this program trusts vouches for the server.
+    #[error(
+        "{url}: {problem}; where a proxy of your network answers instead, set SSL_CERT_FILE to a file with its certificates"
+    )]
+    Untrusted { url: String, problem: String },
+
     /// The hub asks to wait longer than anybody does.
     #[error(
         "{url}: the hub asks to wait {wait} s before the next request, at most {longest} s are waited; what has arrived \
