@@ -28,7 +28,7 @@ fn wrapped(checkpoint: &Checkpoint, model_type: &str, name: impl Fn(&str) -> Str
         "dtype": "float32",
         "use_cache": true,
     });
-    Checkpoint { config, tensors }
+    Checkpoint { config, tensors, side_files: Default::default() }
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod a_remembered_measurement_is_checked;
 mod a_replayed_trace_has_the_hits_of_the_run;
 mod a_text_model_inside_a_larger_one_is_read_alone;
 mod blocks_for_later_tokens_cost_nothing;
+mod bundles_of_jang_are_whole_or_refused;
 mod codes_give_the_bits_of_their_values;
 mod compressed_attention_agrees_with_transformers;
 mod conversations_share_the_kv_cache;

@@ -232,10 +232,6 @@ fn codes_that_do_not_add_up_are_refused_by_name() {
     };
     let mut gptq = packed.clone();
     gptq.config["quantization_config"]["quant_method"] = json!("gptq");
-    let mut jangtq = packed.clone();
-    jangtq.config["weight_format"] = json!("mxtq");
-    let mut jangh = packed.clone();
-    jangh.config["jangtq"] = json!({"version": 2});
     let cases = [
         (without(&packed, ".weight_scale"), vec![module, "weight_scale"]),
         (without(&float8, ".weight_scale"), vec![module, "without factors"]),
@@ -246,8 +242,6 @@ fn codes_that_do_not_add_up_are_refused_by_name() {
         (with(&float8, ".weight", &|tensor| tensor.shape.swap(0, 1)), vec![module, "shape"]),
         (with(&float8, ".weight_scale", &|tensor| tensor.shape = vec![2, 16]), vec![module, "shape"]),
         (gptq, vec!["gptq", "quant_method"]),
-        (jangtq, vec!["weight_format", "JANGTQ"]),
-        (jangh, vec!["jangtq.version", "JANGH"]),
     ];
     for (checkpoint, words) in cases {
         let message = refusal(&checkpoint);

@@ -123,6 +123,7 @@ fn shards_and_types_change_nothing_but_rounding() {
         assert!(sharded == whole, "{name}: other bits from three files");
         for dtype in ["F16", "BF16"] {
             let change = |convert: &dyn Fn(&Tensor) -> Tensor| Checkpoint {
+                side_files: Default::default(),
                 config: checkpoint.config.clone(),
                 tensors: checkpoint.tensors.iter().map(convert).collect(),
             };

@@ -17,6 +17,10 @@ const FOLDERS: &[(&str, f32)] = &[
     ("mlx/mxfp4", BOUND),
     ("jang/jang-2l", BOUND),
     ("jang/jang-4k", BOUND),
+    ("jang/jangh", BOUND),
+    ("jang/jangtq2", BOUND),
+    ("jang/jangtq4", BOUND),
+    ("jang/jangtq2-minimax", BOUND),
     ("deepseek_v3_fp8", BOUND),
     ("deepseek_v4_fp4", BOUND),
     ("mlx-lm/deepseek_v3", BOUND),
@@ -90,14 +94,16 @@ fn chunks_residency_and_packs_change_no_bit() {
 /// A scale or a bias of another size is another weight.
 #[test]
 fn every_scale_and_bias_counts() {
-    let in_one_file =
-        |(_, _, reference): &(&str, f32, Reference)| reference.folder.join("model.safetensors").exists();
+    let in_one_file = |(_, _, reference): &(&str, f32, Reference)| {
+        let names = ["model.safetensors", "model-00001-of-00001.safetensors"];
+        names.iter().any(|name| reference.folder.join(name).exists())
+    };
     for (name, _, reference) in references().filter(in_one_file) {
         let checkpoint = Checkpoint::read(&reference.folder);
         let expected = logits_of(checkpoint.write().path(), &exact(), &reference.ids);
         let is_scale = |name: &str| {
             // The scores of an indexer are only compared with each other: one factor for all of them changes no order.
-            let ends = [".scales", ".biases", ".scale", ".weight_scale_inv"];
+            let ends = [".scales", ".biases", ".scale", ".weight_scale_inv", ".tq_norms", ".tq2_scales"];
             ends.iter().any(|end| name.ends_with(end)) && !name.ends_with("indexer.wq_b.scale")
         };
         let names: Vec<String> = checkpoint

@@ -13,6 +13,7 @@ use coldpress_kernels::layout::{
     self, CodeOrder, GROUP_ROWS, ScalePart, ScaleRows, pack_codebook, pack_codes, pack_group_from,
     pack_scales,
 };
+use coldpress_kernels::vector::Rotation;
 use coldpress_kernels::{Coding, ScaleSource, WeightFormat};
 use coldpress_workers::Team;
 
@@ -65,6 +66,8 @@ pub struct Scaled {
     pub biases: Option<ExpertBytes>,
     /// The bits of the f32 values that the codes stand for, in codings with a codebook.
     pub codebook: Option<Arc<[u32]>>,
+    /// What the inputs of the matrix go through, whoever computes with it.
+    pub rotation: Option<Rotation>,
 }
 
 impl Scaled {

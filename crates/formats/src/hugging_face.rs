@@ -1,6 +1,6 @@
 //! A model folder of Hugging Face: config.json, and the safetensors files that hold its tensors.
 //!
-//! Which files: `model.safetensors`; else those that `model.safetensors.index.json` names; else the numbered files
+//! Which files: `model.safetensors`; else those that an index names (`model.safetensors.index.json`); else the numbered files
 //! `model-00001-of-00003.safetensors` by their names; else the only `.safetensors` file. Entries may be symbolic links, as in
 //! the cache of Hugging Face. An index is checked against the files: each named tensor lies where it says.
 //! Refuses: folders that also hold a GGUF model, missing files, names that leave the folder, a tensor in two files.
@@ -15,9 +15,9 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use crate::cursor::ByteOrder;
 use crate::error::FormatError;
+use crate::jang;
 use crate::json::{config_metadata, malformed};
 use crate::limits;
-use crate::metadata::Metadata;
 use crate::model_file::{
     Completeness, Counting, FileFormat, HeaderWatch, Parts, SourceFile, check_total, read_header,
 };
@@ -27,10 +27,9 @@ use crate::tensor::TensorInfo;
 
 const CONFIG: &str = "config.json";
 const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+/// Names of the index; some bundles of JANG have the second.
+const INDEXES: [&str; 2] = ["model.safetensors.index.json", "consolidated.safetensors.index.json"];
 const EXTENSION: &str = ".safetensors";
-/// Names of the file that bundles of JANG have beside config.json, the present one first.
-const SIDE_CONFIGURATIONS: [&str; 3] = ["jang_config.json", "jjqf_config.json", "jang_cfg.json"];
 /// Names shown in an error about missing files.
 const NAMES_SHOWN: usize = 8;
 
@@ -42,7 +41,7 @@ pub(crate) fn is_checkpoint(path: &Path) -> Result<bool, FormatError> {
     let kind = fs::metadata(path).map_err(|source| io_error(path, "open", source))?;
     if !kind.is_dir() {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        if name.ends_with(EXTENSION) || name == CONFIG || name == INDEX {
+        if name.ends_with(EXTENSION) || name == CONFIG || INDEXES.contains(&name.as_str()) {
             let folder =
                 path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             return Err(FormatError::FileOfFolder { path: path.to_owned(), folder: folder.to_owned() });
@@ -50,7 +49,7 @@ pub(crate) fn is_checkpoint(path: &Path) -> Result<bool, FormatError> {
         return Ok(false);
     }
     let names = names_in(path)?;
-    let weights = names.iter().any(|name| name.ends_with(EXTENSION) || name == INDEX);
+    let weights = names.iter().any(|name| name.ends_with(EXTENSION) || INDEXES.contains(&name.as_str()));
     if !weights || !names.iter().any(|name| name == CONFIG) {
         return Ok(false);
     }
@@ -87,7 +86,7 @@ pub(crate) fn open(
 ) -> Result<Parts, FormatError> {
     let path = folder.join(CONFIG);
     let (mut config, json) = read_whole(&path, limits::MAX_CONFIG_BYTES, watch)?;
-    let metadata = with_side_configuration(config_metadata(&path, &json)?, folder, watch)?;
+    let metadata = jang::with_side_files(config_metadata(&path, &json)?, folder, watch)?;
     config.header_len = config.len;
     let (names, index) = files_of(folder, watch)?;
     let mut files = vec![config];
@@ -118,22 +117,8 @@ pub(crate) fn open(
     Ok(Parts { metadata, tensors, files, data_ends, byte_order, format })
 }
 
-/// The keys of a bundle of JANG that says more than its config.json, behind `jang_config.`, whatever the file is called.
-fn with_side_configuration(
-    metadata: Metadata,
-    folder: &Path,
-    watch: &dyn HeaderWatch,
-) -> Result<Metadata, FormatError> {
-    let Some(path) = SIDE_CONFIGURATIONS.iter().map(|name| folder.join(name)).find(|path| path.exists())
-    else {
-        return Ok(metadata);
-    };
-    let (_, json) = read_whole(&path, limits::MAX_CONFIG_BYTES, watch)?;
-    metadata.with("jang_config.", config_metadata(&path, &json)?)
-}
-
 /// A small file as a whole, of at most `limit` bytes.
-fn read_whole(
+pub(crate) fn read_whole(
     path: &Path,
     limit: u64,
     watch: &dyn HeaderWatch,
@@ -151,8 +136,7 @@ fn files_of(folder: &Path, watch: &dyn HeaderWatch) -> Result<(Vec<String>, Opti
     if folder.join(SINGLE).exists() {
         return Ok((vec![SINGLE.to_owned()], None));
     }
-    let path = folder.join(INDEX);
-    if path.exists() {
+    if let Some(path) = INDEXES.iter().map(|name| folder.join(name)).find(|path| path.exists()) {
         let (_, json) = read_whole(&path, limits::MAX_HEADER_BYTES, watch)?;
         let index = Index::parse(path, &json)?;
         let names: Vec<String> = index.files.keys().cloned().collect();
@@ -160,7 +144,7 @@ fn files_of(folder: &Path, watch: &dyn HeaderWatch) -> Result<(Vec<String>, Opti
         return Ok((names, Some(index)));
     }
     let mut names = names_in(folder)?;
-    names.retain(|name| name.ends_with(EXTENSION));
+    names.retain(|name| name.ends_with(EXTENSION) && name != jang::RUNTIME);
     if let Some(numbered) = numbered_set(&names) {
         refuse_missing(folder, folder, &numbered)?;
         return Ok((numbered, None));

@@ -15,6 +15,7 @@ mod cursor;
 mod error;
 mod gguf;
 mod hugging_face;
+mod jang;
 mod json;
 pub mod limits;
 mod metadata;

@@ -18,9 +18,7 @@ pub enum Levels {
     E2m1,
     /// Eight bits: e4m3fn, whose codes 0x7f and 0xff are NaN.
     E4m3,
-    /// `u * (a + b * u * u)` with `u = code - (2^bits - 1) / 2` and constants for each width: JANGH.
-    Cubic,
-    /// A table that is stored with the matrix: JANGTQ.
+    /// A table that is stored with the matrix: JANGTQ and JANGH.
     Codebook,
 }
 
@@ -171,8 +169,10 @@ impl Coding {
             (Levels::OffsetBinary, _) => "INT",
             (Levels::E2m1, _) => "FP4",
             (Levels::E4m3, _) => "FP8",
-            (Levels::Cubic, _) => "JANGH",
-            (Levels::Codebook, _) => "JANGTQ",
+            (Levels::Codebook, 2) => "2-bit codebook",
+            (Levels::Codebook, 3) => "3-bit codebook",
+            (Levels::Codebook, 4) => "4-bit codebook",
+            (Levels::Codebook, _) => "codebook",
         }
     }
 
@@ -183,7 +183,6 @@ impl Coding {
             Levels::OffsetBinary => code as f32 - (1u32 << (self.bits - 1)) as f32,
             Levels::E2m1 => E2M1[code as usize & 15],
             Levels::E4m3 => e4m3_to_f32(code as u8),
-            Levels::Cubic => cubic_level(self.bits, code),
             Levels::Codebook => codebook[code as usize],
         }
     }
@@ -219,21 +218,4 @@ pub(crate) fn e4m3_to_f32(byte: u8) -> f32 {
     // As binary16 the bits are the same number divided by 2^8, subnormal ones too.
     let value = crate::blocks::f16_to_f32((magnitude << 7) as u16) * 256.0;
     if byte & 0x80 == 0 { value } else { -value }
-}
-
-/// `a` and `b` of [`Levels::Cubic`]; the two widest have evenly spaced levels.
-const fn cubic_constants(bits: u8) -> (f32, f32) {
-    match bits {
-        2 => (0.893, 0.05065),
-        3 => (0.47125, 0.0116),
-        4 => (0.2405, 0.0021),
-        6 => (0.104_135_34, 0.0),
-        _ => (0.030_780_075, 0.0),
-    }
-}
-
-fn cubic_level(bits: u8, code: u32) -> f32 {
-    let u = code as f32 - ((1u32 << bits) - 1) as f32 / 2.0;
-    let (a, b) = cubic_constants(bits);
-    u * (a + b * u * u)
 }

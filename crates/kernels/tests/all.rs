@@ -24,6 +24,7 @@ mod probes_bound_the_kernels;
 mod products_match_dequantised_weights;
 mod quantised_rows_are_close_and_the_same_everywhere;
 mod recurrent_steps_match_f64;
+mod rotated_rows_match_f64;
 mod searched_blocks_are_closer_than_llama_cpps;
 mod sparse_attention_chooses_the_best_positions;
 mod state_space_steps_match_f64;

@@ -37,17 +37,6 @@ fn level(levels: Levels, bits: u32, code: u32, codebook: &[f32]) -> f32 {
             if code < 128 { magnitude } else { -magnitude }
         }
         Levels::Codebook => codebook[code as usize],
-        Levels::Cubic => {
-            let (a, b) = match bits {
-                2 => (0.893, 0.05065),
-                3 => (0.47125, 0.0116),
-                4 => (0.2405, 0.0021),
-                6 => (0.104_135_34, 0.0),
-                _ => (0.030_780_075, 0.0),
-            };
-            let u = code as f32 - (2f32.powi(bits as i32) - 1.0) / 2.0;
-            u * (a + b * u * u)
-        }
     }
 }
 
@@ -149,7 +138,6 @@ fn cases(random: &mut Random) -> Vec<Case> {
         let shape = (210, if bits == 3 || bits == 5 { O::Words } else { O::Stream });
         let shape = if bits == 2 || bits == 6 { (208, O::Stream) } else { shape };
         cases.push(Case::random(random, (bits, L::Codebook, S::F16), (None, false, 1), shape));
-        cases.push(Case::random(random, (bits, L::Cubic, S::F16), (None, false, 1), (96, O::Stream)));
     }
     cases.push(Case::random(random, (4, L::OffsetBinary, S::Bf16), (Some(32), false, 1), (128, O::Stream)));
     cases.push(Case::random(random, (4, L::E2m1, S::E8m0), (Some(32), false, 1), (64, O::Stream)));

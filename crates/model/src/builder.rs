@@ -23,7 +23,7 @@ use coldpress_formats::{Array, Metadata, ModelFile, TensorInfo, TensorType, Valu
 use coldpress_kernels::WeightFormat;
 use coldpress_kernels::blocks::has_big_endian_form;
 
-use crate::containers::codes_of;
+use crate::containers::{Derived, codes_of};
 use crate::error::ModelError;
 use crate::latent::HeadMatrices;
 use crate::names::{HuggingFace, Names, number};
@@ -32,7 +32,8 @@ use counts::Counts;
 pub(crate) use counts::LayerCount;
 
 use crate::spec::{
-    DenseKind, DenseTensor, FileBytes, LinearSpec, MatrixHandle, NormSpec, Picked, TableHandle, VectorHandle,
+    DenseKind, DenseTensor, ExpertRotations, FileBytes, LinearSpec, MatrixHandle, NormSpec, Picked,
+    TableHandle, VectorHandle,
 };
 
 /// Largest value accepted for any single dimension of a model.
@@ -53,6 +54,9 @@ pub struct SpecBuilder<'a> {
     norm_offset: f32,
     /// Blocks behind the layers, which lists may have entries for.
     later_blocks: usize,
+    /// Per layer of `experts`.
+    rotations: Vec<ExpertRotations>,
+    derived: Derived,
 }
 
 impl<'a> SpecBuilder<'a> {
@@ -91,6 +95,8 @@ impl<'a> SpecBuilder<'a> {
         };
         Self {
             norm_offset,
+            rotations: Vec::new(),
+            derived: Derived::default(),
             file,
             names,
             used: HashSet::new(),
@@ -367,7 +373,7 @@ impl<'a> SpecBuilder<'a> {
         let one_row = rows == 1 && self.find(name).is_some_and(|info| info.shape.len() == 1);
         let shape: &[usize] = if one_row { &[columns] } else { &[columns, rows] };
         let kind = DenseKind::Matrix { rows, columns };
-        if let Some(found) = self.find_scaled(name, rows, columns, None)? {
+        if let Some(found) = self.find_dense(name, rows, columns, None)? {
             return Ok(MatrixHandle(self.push_scaled(&found, kind, 0, rows)));
         }
         let (info, format) = self.take(name, shape)?;
@@ -397,7 +403,7 @@ impl<'a> SpecBuilder<'a> {
         };
         let factor = self.factor(name)?;
         let first = MatrixHandle(self.tensors.len());
-        if let Some(found) = self.find_scaled(name, of_all, columns, count)? {
+        if let Some(found) = self.find_dense(name, of_all, columns, count)? {
             for row in (0..heads).map(|head| head * head_rows + part.start) {
                 self.push_scaled(&found, kind, row, rows);
             }

@@ -380,10 +380,16 @@ impl Model {
         let total: usize = work.iter().map(|work| work.pairs.len()).sum();
         // A single row is the same input for every expert, unless it is weighed.
         let single = rows == 1 && !moe.weigh_input;
+        let rotations = &moe.rotations;
+        let total_inputs = if single { 1 } else { total };
+        if single && rotations.input.is_some() {
+            gathered.gather(team, input, hidden, 0, &[0], true);
+        }
         if !single {
             let mut at = 0;
             for Work { pairs, record, .. } in work {
                 let floats = moe.weigh_input
+                    || rotations.input.is_some()
                     || !(record.gate().format().takes_int8() && record.up().format().takes_int8());
                 gathered.gather(team, input, hidden, at, &routing.row_of[pairs.clone()], floats);
                 at += pairs.len();
@@ -396,9 +402,14 @@ impl Model {
             for (row, weight) in rows.zip(weights) {
                 row.iter_mut().for_each(|value| *value *= weight);
             }
-            gathered.quantize(team, kernels, total, hidden);
         }
-        let source = if single { &*input } else { &*gathered };
+        if let Some(rotation) = &rotations.input {
+            rotation.apply(team, kernels, gathered.floats_mut(total_inputs * hidden), hidden);
+        }
+        if moe.weigh_input || rotations.input.is_some() {
+            gathered.quantize(team, kernels, total_inputs, hidden);
+        }
+        let source = if single && rotations.input.is_none() { &*input } else { &*gathered };
         let mut up_left = &mut up.as_mut_slice_of::<f32>()[..total * width];
         let (mut result_left, mut blocks_left) = inner.parts_mut(total, width);
         let row_blocks = blocks_left.len() / total.max(1);
@@ -425,6 +436,10 @@ impl Model {
         }
         gated(team, kernels, &mut jobs);
         drop(jobs);
+        if let Some(rotation) = &rotations.inner {
+            rotation.apply(team, kernels, inner.floats_mut(total * width), width);
+            inner.quantize(team, kernels, total, width);
+        }
 
         let mut jobs: ArrayVec<MatmulJob<'_>, EXPERTS_AT_ONCE> = ArrayVec::new();
         let mut at = 0;

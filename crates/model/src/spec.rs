@@ -16,7 +16,7 @@ use coldpress_kernels::layout::CodeOrder;
 use coldpress_kernels::{ScaleSource, WeightFormat, packed_bytes};
 
 pub use coldpress_kernels::Activation;
-pub use experts::{ExpertBiases, ExpertFactors};
+pub use experts::{ExpertBiases, ExpertFactors, ExpertRotations};
 pub use routing::{GroupScore, Renormalize, RouterGroups, RouterScores, RouterSpec};
 
 use crate::block_sparse::BlockIndexSpec;
@@ -432,6 +432,8 @@ pub struct MoeSpec {
     pub weigh_input: bool,
     /// The shared expert, if any.
     pub shared: Option<SharedExpertSpec>,
+    /// What goes into the matrices of the experts, beside this.
+    pub rotations: ExpertRotations,
 }
 
 /// What follows attention in a layer.

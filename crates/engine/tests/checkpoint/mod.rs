@@ -3,6 +3,7 @@
 pub mod as_gguf;
 pub mod pruned;
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -42,7 +43,7 @@ impl Reference {
         symlink(self.folder.join(config), folder.path().join("config.json")).expect("a link");
         for entry in std::fs::read_dir(&self.folder).expect("a folder").flatten() {
             let name = entry.file_name().into_string().expect("a name");
-            if name.starts_with("model") {
+            if name.starts_with("model") || name.starts_with("jang") {
                 symlink(entry.path(), folder.path().join(name)).expect("a link");
             }
         }
@@ -118,12 +119,30 @@ impl Tensor {
 pub struct Checkpoint {
     pub config: Value,
     pub tensors: Vec<Tensor>,
+    /// Files beside them: those of bundles of JANG.
+    pub side_files: BTreeMap<String, Vec<u8>>,
 }
 
 impl Checkpoint {
     pub fn read(folder: &Path) -> Self {
         let read = |name: &str| std::fs::read(folder.join(name)).expect("a file of the checkpoint");
-        let bytes = read("model.safetensors");
+        let names = ["model.safetensors", "model-00001-of-00001.safetensors"];
+        let bytes = read(names.into_iter().find(|name| folder.join(name).exists()).expect("one file"));
+        let tensors = Self::tensors_of(&bytes);
+        let config = serde_json::from_slice(&read("config.json")).expect("a configuration");
+        let side_files = ["jang_config.json", "jangtq_runtime.safetensors"];
+        let side_files = side_files.into_iter().filter(|name| folder.join(name).exists());
+        let side_files = side_files.map(|name| (name.to_owned(), read(name))).collect();
+        Self { config, tensors, side_files }
+    }
+
+    /// The tensors of a safetensors file.
+    pub fn read_tensors(path: &Path) -> Vec<Tensor> {
+        Self::tensors_of(&std::fs::read(path).expect("a file"))
+    }
+
+    /// The same of its bytes.
+    pub fn tensors_of(bytes: &[u8]) -> Vec<Tensor> {
         let length = u64::from_le_bytes(*bytes.first_chunk().expect("a length")) as usize;
         let (header, data) = bytes[8..].split_at(length);
         let header: Value = serde_json::from_slice(header).expect("a header");
@@ -138,8 +157,7 @@ impl Checkpoint {
                 bytes: data[start..end].to_vec(),
             }
         });
-        let config = serde_json::from_slice(&read("config.json")).expect("a configuration");
-        Self { config, tensors: tensors.collect() }
+        tensors.collect()
     }
 
     /// Takes over the `config_overrides` of the description of a GGUF file.
@@ -214,6 +232,9 @@ impl Checkpoint {
     fn folder(&self) -> TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("config.json"), self.config.to_string()).expect("written");
+        for (name, bytes) in &self.side_files {
+            std::fs::write(folder.path().join(name), bytes).expect("written");
+        }
         add_tokenizer(folder.path());
         folder
     }

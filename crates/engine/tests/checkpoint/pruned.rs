@@ -80,7 +80,7 @@ impl Checkpoint {
                 tensors.push(tensor.clone());
             }
         }
-        Checkpoint { config: self.config.clone(), tensors }
+        Checkpoint { config: self.config.clone(), tensors, side_files: self.side_files.clone() }
     }
 
     /// With only these experts of a layer ever chosen.

@@ -11,12 +11,13 @@ use coldpress_memory::sys;
 use crate::error::ExpertError;
 use crate::geometry::{LayerExperts, format_number};
 use crate::source::aligned;
+use crate::stored::Stored;
 
 const SAMPLE_BYTES: u64 = 4096;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// BLAKE3 over, for each file, its length and its whole header (metadata and tensor directory), and for gate, up and down of
-/// each layer a 4 KiB sample of the first, the middle and the last expert; then, where experts are quantised, the formats they get.
+/// each layer a 4 KiB sample of the first, the middle and the last expert; then, where experts are quantised, the formats they get, and where they have codebooks or rotated inputs, those.
 ///
 /// It tells models, quantisations and fine-tunes apart, and costs a few megabytes of reading. It is **not** a checksum of the
 /// weights: an edit that misses every sample goes unseen. `coldpress pack --verify` compares every byte.
@@ -63,6 +64,7 @@ impl Fingerprint {
             }
         }
         hash_quantised(&mut hasher, layers);
+        hash_arrays(&mut hasher, layers);
         Ok(Self(*hasher.finalize().as_bytes()))
     }
 
@@ -92,6 +94,20 @@ fn hash_quantised(hasher: &mut blake3::Hasher, layers: &[LayerExperts]) {
         experts.record_formats().iter().for_each(|format| {
             hasher.update(&format_number(*format).to_le_bytes());
         });
+    }
+}
+
+/// What codes stand for and what inputs go through may come from a file beside those of the model.
+fn hash_arrays(hasher: &mut blake3::Hasher, layers: &[LayerExperts]) {
+    for experts in layers {
+        let Stored::WithScales(matrices) = &experts.stored else { continue };
+        for scaled in matrices.iter().flatten() {
+            let codebook = scaled.codebook.iter().flat_map(|codebook| codebook.iter().copied());
+            let rotation = scaled.rotation.iter().flat_map(|rotation| rotation.words());
+            codebook.chain(rotation).for_each(|word| {
+                hasher.update(&word.to_le_bytes());
+            });
+        }
     }
 }
 

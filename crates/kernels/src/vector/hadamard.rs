@@ -1,10 +1,15 @@
-//! Rotation of head rows: random signs, then a Walsh-Hadamard transform, so that no element of a row stands out.
+//! Rotations of rows: signs, then a Walsh-Hadamard transform, so that no element of a row stands out.
+//!
+//! Two kinds of rows are rotated: heads before they are cached with few bits, with signs from here, and inputs of matrices whose checkpoint
+//! holds them rotated ([`Rotation`]), with signs of the checkpoint.
 //!
 //! A head's elements are cut into blocks of the largest power of two that divides its length. In each, `y = H D x / sqrt(n)`:
 //! `D` are signs that depend on the place in the head alone, `H` is the Hadamard matrix in its natural order. The matrix is
 //! orthogonal, so products of two rotated rows are those of the rows, and the transposed one takes a row back. It spreads an outlier
 //! over its whole block, which a block's one scale is then better used for (QuaRot, Ashkboos 2024, arXiv:2404.00456). The order
 //! of additions is fixed: distances 1, 2, 4 and so on.
+
+use std::sync::Arc;
 
 use coldpress_workers::Team;
 
@@ -88,13 +93,17 @@ fn transform<S: Simd>(s: S, block: &mut [[f32; LANES]]) {
     }
 }
 
-/// Multiplies a block that begins at `place` of its head by the signs of its places and by `factor`.
+/// Multiplies a block that begins at `place` of its row by the signs of its places, which begin again behind their end, and by
+/// `factor`. No signs are signs that are all positive.
 #[inline(always)]
-fn apply_signs<S: Simd>(s: S, block: &mut [[f32; LANES]], place: usize, factor: f32) {
-    let signs = SIGN_TABLE.as_chunks::<LANES>().0;
+fn apply_signs<S: Simd>(s: S, block: &mut [[f32; LANES]], signs: &[f32], place: usize, factor: f32) {
+    let signs = signs.as_chunks::<LANES>().0;
     for (index, lanes) in block.iter_mut().enumerate() {
-        let signs = s.mul(s.load(&signs[(place / LANES + index) % signs.len()]), s.splat(factor));
-        s.store(s.mul(s.load(lanes), signs), lanes);
+        let factors = match signs {
+            [] => s.splat(factor),
+            signs => s.mul(s.load(&signs[(place / LANES + index) % signs.len()]), s.splat(factor)),
+        };
+        s.store(s.mul(s.load(lanes), factors), lanes);
     }
 }
 
@@ -106,9 +115,9 @@ fn rotate_body<S: Simd>(s: S, heads: &mut [f32], head_dim: usize, block: usize, 
             let values = values.as_chunks_mut::<LANES>().0;
             if back {
                 transform(s, values);
-                apply_signs(s, values, index * block, factor);
+                apply_signs(s, values, &SIGN_TABLE, index * block, factor);
             } else {
-                apply_signs(s, values, index * block, factor);
+                apply_signs(s, values, &SIGN_TABLE, index * block, factor);
                 transform(s, values);
             }
         }
@@ -116,6 +125,85 @@ fn rotate_body<S: Simd>(s: S, heads: &mut [f32], head_dim: usize, block: usize, 
 }
 
 instantiate! { fn rotate(heads: &mut [f32], head_dim: usize, block: usize, back: bool) => rotate_body }
+
+#[inline(always)]
+fn rotate_rows_body<S: Simd>(s: S, rows: &mut [f32], columns: usize, blocks: Blocks, signs: &[f32]) {
+    for row in rows.chunks_exact_mut(columns) {
+        let (mut left, mut place) = (row, 0);
+        while !left.is_empty() {
+            let length = blocks.next(left.len());
+            let (block, rest) = left.split_at_mut(length);
+            let block = block.as_chunks_mut::<LANES>().0;
+            apply_signs(s, block, signs, place, 1.0 / (length as f32).sqrt());
+            transform(s, block);
+            (left, place) = (rest, place + length);
+        }
+    }
+}
+
+instantiate! {
+    fn rotate_with(rows: &mut [f32], columns: usize, blocks: Blocks, signs: &[f32]) => rotate_rows_body
+}
+
+/// How rows are cut into blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// Into powers of two, the largest first: 192 are 128 and 64.
+    Descending,
+    /// Into blocks of 32.
+    Of32,
+}
+
+impl Blocks {
+    /// Length of the next block of a row of which `left` elements are left.
+    fn next(self, left: usize) -> usize {
+        match self {
+            Blocks::Descending => 1 << left.ilog2(),
+            Blocks::Of32 => 32,
+        }
+    }
+}
+
+/// What the inputs of a matrix go through, because the matrix is held for inputs that did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rotation {
+    blocks: Blocks,
+    signs: Arc<[f32]>,
+}
+
+/// Signs are never NaN.
+impl Eq for Rotation {}
+
+impl Rotation {
+    /// A rotation of rows of `columns` elements; `signs` has one number for each, or none. `None` where such rows cannot be
+    /// cut into blocks of at least 16 elements, or the signs are not as many numbers of size 1.
+    pub fn new(blocks: Blocks, columns: usize, signs: Arc<[f32]>) -> Option<Self> {
+        let multiple = match blocks {
+            Blocks::Descending => LANES,
+            Blocks::Of32 => 32,
+        };
+        let fits = columns.is_multiple_of(multiple) && (signs.is_empty() || signs.len() == columns);
+        (fits && signs.iter().all(|sign| sign.abs() == 1.0)).then_some(Self { blocks, signs })
+    }
+
+    /// Numbers that tell rotations apart: how rows are cut, and the bits of the signs.
+    pub fn words(&self) -> impl Iterator<Item = u32> {
+        std::iter::once(self.blocks as u32).chain(self.signs.iter().map(|sign| sign.to_bits()))
+    }
+
+    /// Rotates rows of `columns` elements in place: in each block of `n`, `y = H S x / sqrt(n)` with the signs `S` and the
+    /// Hadamard matrix `H` in its natural order. Errors as those of [`rotate_heads`].
+    ///
+    /// # Panics
+    /// When the length is not a number of rows of the rotation's length.
+    pub fn apply(&self, team: &Team<'_>, kernels: Kernels, rows: &mut [f32], columns: usize) {
+        assert!(rows.len().is_multiple_of(columns), "{} elements are no rows of {columns}", rows.len());
+        assert!(self.signs.is_empty() || self.signs.len() == columns, "signs for rows of {columns}");
+        for_each_row_span(team, rows, columns, |_, rows| {
+            rotate_with(kernels, rows, columns, self.blocks, &self.signs)
+        });
+    }
+}
 
 fn run(team: &Team<'_>, kernels: Kernels, heads: &mut [f32], head_dim: usize, back: bool) {
     let block = rotation_block(head_dim)

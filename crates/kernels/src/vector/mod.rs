@@ -24,7 +24,7 @@ pub use elementwise::{
     add_assign, clamped_swiglu_in_place, exp, geglu_in_place, scale_add, sigmoid, silu, softplus,
     swiglu_in_place,
 };
-pub use hadamard::{rotate_heads, rotate_heads_back, rotation_block};
+pub use hadamard::{Blocks, Rotation, rotate_heads, rotate_heads_back, rotation_block};
 pub use half_rows::convert_to_f16;
 pub(crate) use reduce::rms_norm_rows;
 pub use reduce::{dot, max, rms_norm, rms_norm_in_place, softmax};

@@ -9,6 +9,7 @@ use coldpress_kernels::WeightFormat;
 use super::SpecBuilder;
 use super::scaled::ExpertMatrix;
 use crate::error::ModelError;
+use crate::spec::ExpertRotations;
 
 impl SpecBuilder<'_> {
     /// The routed experts of layer `layer`: stacked tensors `ffn_{gate,up,down}_exps`, gate and up together in
@@ -32,7 +33,7 @@ impl SpecBuilder<'_> {
             [gate, self.projection(layer, "up", count, width, hidden)?]
         };
         let down = self.projection(layer, "down", count, hidden, width)?;
-        Ok(self.push_matrices(count, [gate, up, down]))
+        self.push_matrices(count, [gate, up, down])
     }
 
     /// Whether a checkpoint holds the packed matrices of experts with a row per input, `[expert, hidden, 2 * width]`, as Llama 4 and
@@ -64,7 +65,13 @@ impl SpecBuilder<'_> {
     /// Layer number of the expert store that `experts` get.
     pub(super) fn push_experts(&mut self, experts: LayerExperts) -> usize {
         self.experts.push(experts);
+        self.rotations.push(ExpertRotations::default());
         self.experts.len() - 1
+    }
+
+    /// What the inputs of the experts with this layer number of the expert store go through.
+    pub fn rotations(&self, store_layer: usize) -> ExpertRotations {
+        self.rotations[store_layer].clone()
     }
 
     /// One tensor with the matrices of all experts.

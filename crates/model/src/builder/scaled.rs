@@ -8,7 +8,7 @@ use super::SpecBuilder;
 use crate::containers::{self, Found, Wanted};
 use crate::error::ModelError;
 use crate::names::Names;
-use crate::spec::{DenseKind, FileBytes, ScaledTensor};
+use crate::spec::{DenseKind, ExpertRotations, FileBytes, ScaledTensor};
 
 /// A matrix of the experts of a layer, and what belongs to its codes.
 pub(super) type ExpertMatrix = (Projection, Option<Scaled>);
@@ -22,7 +22,7 @@ impl<'a> SpecBuilder<'a> {
         match self.names {
             Names::Gguf { .. } => Ok(()),
             Names::HuggingFace { .. } => {
-                containers::check(self.metadata()).map_err(|detail| self.unsupported(detail))
+                containers::check(self.file).map_err(|detail| self.unsupported(detail))
             }
         }
     }
@@ -57,13 +57,33 @@ impl<'a> SpecBuilder<'a> {
         count: Option<usize>,
     ) -> Result<Option<Found<'a>>, ModelError> {
         let Some(module) = self.module(name) else { return Ok(None) };
-        let wanted = Wanted { module: &module, rows, columns, count };
+        let wanted = Wanted { module: &module, rows, columns, count, derived: &self.derived };
         let found = containers::find(self.file, wanted).map_err(|detail| self.unsupported(detail))?;
         if let Some(found) = &found {
             let all = [Some(found.codes), Some(found.scales), found.biases].into_iter().flatten();
             self.used.extend(all.chain(found.also.iter().copied()).map(|info| info.name.as_str()));
         }
         Ok(found)
+    }
+
+    /// As [`Self::find_scaled`], for a matrix that is not one of an expert.
+    pub(super) fn find_dense(
+        &mut self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+        count: Option<usize>,
+    ) -> Result<Option<Found<'a>>, ModelError> {
+        let found = self.find_scaled(name, rows, columns, count)?;
+        match &found {
+            Some(Found { rotation: Some(_), codes, .. }) => {
+                let name = &codes.name;
+                Err(self.unsupported(format!(
+                    "tensor {name} is for rotated inputs; of experts such are computed"
+                )))
+            }
+            _ => Ok(found),
+        }
     }
 
     /// A dense matrix of codes: `rows` rows from row `first` on of the tensors.
@@ -193,14 +213,29 @@ impl<'a> SpecBuilder<'a> {
     }
 
     /// The layer's experts of three matrices.
-    pub(super) fn push_matrices(&mut self, count: usize, matrices: [ExpertMatrix; 3]) -> usize {
+    pub(super) fn push_matrices(
+        &mut self,
+        count: usize,
+        matrices: [ExpertMatrix; 3],
+    ) -> Result<usize, ModelError> {
         let [(gate, of_gate), (up, of_up), (down, of_down)] = matrices;
+        let rotation = |scaled: &Option<Scaled>| scaled.as_ref().and_then(|scaled| scaled.rotation.clone());
+        let rotations = ExpertRotations { input: rotation(&of_gate), inner: rotation(&of_down) };
+        if rotation(&of_up) != rotations.input {
+            let layer = self.experts.len();
+            return Err(self.unsupported(format!(
+                "gate and up of the experts of mixture {layer} are for inputs that were rotated in different ways"
+            )));
+        }
         let scaled = [of_gate, of_up, of_down];
         let stored = match scaled.iter().any(Option::is_some) {
             true => Stored::WithScales(Box::new(scaled)),
             false => Stored::Apart,
         };
-        self.push_experts(LayerExperts { expert_count: count, gate, up, down, stored, quantised: None })
+        let layer =
+            self.push_experts(LayerExperts { expert_count: count, gate, up, down, stored, quantised: None });
+        self.rotations[layer] = rotations;
+        Ok(layer)
     }
 }
 
@@ -214,6 +249,7 @@ impl Found<'_> {
         (self.coding, self.order, self.source, self.rows_per_scale, self.biases.is_some())
             == (other.coding, other.order, other.source, other.rows_per_scale, other.biases.is_some())
             && self.codebook == other.codebook
+            && self.rotation == other.rotation
     }
 
     fn scaled(&self, scales: ExpertBytes, biases: Option<ExpertBytes>) -> Scaled {
@@ -224,6 +260,7 @@ impl Found<'_> {
             rows_per_scale: self.rows_per_scale,
             biases,
             codebook: self.codebook.clone(),
+            rotation: self.rotation.clone(),
         }
     }
 }

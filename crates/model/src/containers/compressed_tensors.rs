@@ -12,7 +12,7 @@ use super::{Container, Found, Wanted, beside, expect_shape, source_of};
 pub(super) const PACKED: Container = Container { codes: ".weight_packed", find };
 
 fn find<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<'a>>, String> {
-    let Wanted { module, rows, columns, count } = wanted;
+    let Wanted { module, rows, columns, count, .. } = wanted;
     let Some(codes) = beside(file, module, ".weight_packed") else { return Ok(None) };
     if codes.tensor_type != TensorType::I32 {
         return Err(format!("tensor {} has type {}, packed codes are I32", codes.name, codes.tensor_type));
@@ -59,6 +59,7 @@ fn find<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<'a>>
         rows_per_scale: 1,
         biases: None,
         codebook: None,
+        rotation: None,
         also,
     }))
 }

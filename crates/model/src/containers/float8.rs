@@ -19,7 +19,7 @@ const BLOCK_KEYS: [&str; 2] =
     ["quantization_config.weight_block_size", "text_config.quantization_config.weight_block_size"];
 
 fn find_fp8<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<'a>>, String> {
-    let Wanted { module, rows, columns, count } = wanted;
+    let Wanted { module, rows, columns, count, .. } = wanted;
     let Some(codes) = beside(file, module, ".weight").filter(|codes| codes.tensor_type == TensorType::F8E4m3)
     else {
         return Ok(None);
@@ -53,6 +53,7 @@ fn find_fp8<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<
         rows_per_scale,
         biases: None,
         codebook: None,
+        rotation: None,
         also,
     }))
 }
@@ -92,7 +93,7 @@ fn rows_of_scale(scales: &TensorInfo, rows: usize, count: Option<usize>) -> Resu
 }
 
 fn find_fp4<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<'a>>, String> {
-    let Wanted { module, rows, columns, count } = wanted;
+    let Wanted { module, rows, columns, count, .. } = wanted;
     let Some(codes) = beside(file, module, ".weight").filter(|codes| codes.tensor_type == TensorType::I8)
     else {
         return Ok(None);
@@ -118,6 +119,7 @@ fn find_fp4<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<
         rows_per_scale: 1,
         biases: None,
         codebook: None,
+        rotation: None,
         also: Vec::new(),
     }))
 }

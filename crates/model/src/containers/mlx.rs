@@ -8,7 +8,7 @@ use coldpress_formats::{ModelFile, TensorType};
 use coldpress_kernels::layout::CodeOrder;
 use coldpress_kernels::{Coding, Levels, ScaleSource};
 
-use super::{Container, Found, Wanted, beside, expect_shape, float_source, setting};
+use super::{Container, Found, Wanted, beside, expect_shape, float_source, is_jang, setting};
 
 pub(super) const CONTAINER: Container = Container { codes: ".weight", find };
 
@@ -20,7 +20,7 @@ const MODES: [(&str, usize, usize, Levels, ScaleSource); 3] = [
 ];
 
 fn find<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<'a>>, String> {
-    let Wanted { module, rows, columns, count } = wanted;
+    let Wanted { module, rows, columns, count, .. } = wanted;
     let Some(codes) = beside(file, module, ".weight").filter(|codes| codes.tensor_type == TensorType::U32)
     else {
         return Ok(None);
@@ -72,7 +72,9 @@ fn find<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<'a>>
             scales.name, scales.tensor_type, biases.name, biases.tensor_type
         ));
     }
-    agree(file, module, bits, group)?;
+    if !is_jang(file.metadata()) {
+        agree(file, module, bits, group)?;
+    }
     Ok(Some(Found {
         coding,
         order: CodeOrder::Stream,
@@ -82,6 +84,7 @@ fn find<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<'a>>
         rows_per_scale: 1,
         biases,
         codebook: None,
+        rotation: None,
         also: Vec::new(),
     }))
 }

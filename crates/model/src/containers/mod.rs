@@ -7,13 +7,19 @@
 
 mod compressed_tensors;
 mod float8;
+mod jangh;
+mod jangtq;
 mod mlx;
+mod pcg64;
 
 use std::sync::Arc;
 
 use coldpress_formats::{Metadata, ModelFile, TensorInfo, TensorType, Value};
 use coldpress_kernels::layout::CodeOrder;
+use coldpress_kernels::vector::Rotation;
 use coldpress_kernels::{Coding, ScaleSource};
+
+pub(crate) use jangtq::Derived;
 
 /// A matrix that is looked for.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +32,8 @@ pub(crate) struct Wanted<'n> {
     pub columns: usize,
     /// Experts, where one tensor holds the matrices of all.
     pub count: Option<usize>,
+    /// What was worked out for other matrices.
+    pub derived: &'n Derived,
 }
 
 /// A matrix of codes.
@@ -41,6 +49,8 @@ pub(crate) struct Found<'a> {
     pub biases: Option<&'a TensorInfo>,
     /// Bits of the f32 values of a codebook.
     pub codebook: Option<Arc<[u32]>>,
+    /// What inputs go through before they meet the matrix.
+    pub rotation: Option<Rotation>,
     /// Tensors that say nothing beyond this.
     pub also: Vec<&'a TensorInfo>,
 }
@@ -57,7 +67,14 @@ pub(crate) struct Container {
 }
 
 /// All of them. The first that knows a matrix counts.
-const CONTAINERS: &[Container] = &[mlx::CONTAINER, float8::BLOCKS, float8::FP4, compressed_tensors::PACKED];
+const CONTAINERS: &[Container] = &[
+    mlx::CONTAINER,
+    float8::BLOCKS,
+    float8::FP4,
+    compressed_tensors::PACKED,
+    jangtq::CONTAINER,
+    jangh::CONTAINER,
+];
 
 /// The matrix, where the file holds it as codes.
 pub(crate) fn find<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<'a>>, String> {
@@ -78,27 +95,60 @@ pub(crate) fn codes_of<'a>(file: &'a ModelFile, module: &str) -> Option<&'a Tens
 const METHODS: &[&str] = &["compressed-tensors", "fbgemm_fp8", "fp8", "mxfp4"];
 
 /// Beginnings of the keys of a configuration that describe codes.
-const KEYS: [&str; 3] = ["quantization.", "quantization_config.", "jang_config."];
+const KEYS: [&str; 7] = [
+    "quantization.",
+    "quantization_config.",
+    "jang_config.",
+    "jangtq.",
+    "jangtq_runtime.",
+    "mxtq_",
+    "weight_format",
+];
 
 /// Whether a key of a configuration describes codes: [`check`] looks at those.
 pub(crate) fn is_about_codes(key: &str) -> bool {
     KEYS.iter().any(|beginning| key.starts_with(beginning))
 }
 
-/// Keys of JANG bundles whose experts are held in ways of their own, with the name of the way.
-const JANG: [(&str, &str); 2] = [("weight_format", "JANGTQ"), ("jangtq.version", "JANGH")];
+/// Keys of JANG bundles with what they say, none of which is computed.
+const NOT_READ: [(&str, &str); 2] = [
+    (
+        "jang_config.quantization.hadamard_rotation",
+        "the matrices of this bundle are rotated, which is not computed",
+    ),
+    (
+        "jang_config.quantization.codebook_vq",
+        "experts are groups of codebook entries (JANG VQ), which is not computed",
+    ),
+];
 
-/// Refuses methods that are not read here.
-pub(crate) fn check(metadata: &Metadata) -> Result<(), String> {
-    if let Some((key, name)) = JANG.into_iter().find(|(key, _)| metadata.get(key).is_some()) {
-        return Err(format!(
-            "{key} says that this is a bundle of {name}, whose experts are not read: use a GGUF, MLX or plain file of the model"
-        ));
+/// Whether a file is a bundle of JANG, where shapes count and the configuration may have widths of another conversion.
+fn is_jang(metadata: &Metadata) -> bool {
+    metadata.get("weight_format").is_some() || metadata.iter().any(|(key, _)| key.starts_with("jang"))
+}
+
+/// Refuses methods that are not read here, and bundles of JANG that contradict themselves.
+pub(crate) fn check(file: &ModelFile) -> Result<(), String> {
+    let metadata = file.metadata();
+    jangh::check(file)?;
+    for key in ["weight_format", "jang_config.weight_format"] {
+        if let Some(found) =
+            metadata.get(key).filter(|_| metadata.opt_string(key).ok().flatten() != Some("mxtq"))
+        {
+            let found = found.describe();
+            return Err(format!("{key} is {found}; of bundles with this key those of \"mxtq\" are read"));
+        }
     }
-    let rotated = "jang_config.quantization.hadamard_rotation";
-    if metadata.get(rotated).is_some_and(|value| *value != Value::Bool(false)) {
+    for (key, name) in NOT_READ {
+        if metadata.get(key).is_some_and(|value| *value != Value::Bool(false)) {
+            return Err(format!("{key} says that {name}: use a GGUF, MLX or plain file of the model"));
+        }
+    }
+    if let Some(tensor) = file.tensors().find(|tensor| tensor.name.ends_with(".bit_map")) {
         return Err(format!(
-            "{rotated} says that the matrices of this bundle are rotated, which is not computed"
+            "tensor {} belongs to an MXQ bundle of version 1, a draft that nothing writes any more: use a JANG, GGUF, MLX or plain \
+             file of the model",
+            tensor.name
         ));
     }
     for key in ["quantization_config.quant_method", "text_config.quantization_config.quant_method"] {

@@ -456,5 +456,16 @@ pub(super) fn moe_block(
         table: None,
     };
     let factors = builder.expert_factors(layer, experts)?;
-    Ok(MoeSpec { store_layer, width, activation, biases: None, factors, router, weigh_input, shared })
+    let rotations = builder.rotations(store_layer);
+    Ok(MoeSpec {
+        store_layer,
+        width,
+        activation,
+        biases: None,
+        factors,
+        rotations,
+        router,
+        weigh_input,
+        shared,
+    })
 }

@@ -1,4 +1,6 @@
-//! What belongs to the experts of a block beside their records: dense weights, small beside one expert.
+//! What belongs to the experts of a block beside their records: dense weights, small beside one expert, and what inputs go through.
+
+use coldpress_kernels::vector::Rotation;
 
 use super::VectorHandle;
 
@@ -23,4 +25,13 @@ pub struct ExpertFactors {
     pub up: Option<VectorHandle>,
     /// Of down.
     pub down: Option<VectorHandle>,
+}
+
+/// What the inputs of experts go through, because their matrices are held for inputs that did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExpertRotations {
+    /// What gate and up are multiplied with: rows of the hidden size.
+    pub input: Option<Rotation>,
+    /// What down is multiplied with: rows of the inner size.
+    pub inner: Option<Rotation>,
 }
