@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn levels_are_those_of_the_package() {
         assert_eq!(levels(2)[2..], [0.452_831_24, 1.510_443_8]);
-        assert_eq!(levels(3)[4..], [0.237_075, 0.746_025, 1.359_375, 2.146_724_9]);
+        assert_eq!(levels(3)[4..], [0.237_075, 0.746_025, 1.359_375, 2.146_725]);
         assert_eq!(levels(4)[13..], [1.672_137_5, 2.139_962_4, 2.689_687_5]);
         for bits in [2, 3, 4, 6, 8] {
             let levels = levels(bits);
