@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What `coldpress pull` writes is found by huggingface_hub, and what huggingface_hub writes is not fetched again by `coldpress pull`.
 
-Both programs meet a small hub on the loopback interface, which counts what is asked of it. Needs the package huggingface_hub:
+Both programs meet a small hub on the loopback interface, which counts what is asked of it. Beside that: certificates are checked. Needs the package huggingface_hub:
 
     python3 -m venv target/hub && target/hub/bin/pip install huggingface_hub
     target/hub/bin/python tools/check_hub_layout.py target/debug/coldpress
@@ -13,6 +13,8 @@ import json
 import os
 import pathlib
 import re
+import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -193,6 +195,30 @@ def locks_are_shared(program, cache, hub):
     pulled(process)
 
 
+def certificates_are_checked(program, cache, hub):
+    """Over HTTPS a server that nobody vouches for is refused at once, and taken with SSL_CERT_FILE."""
+    if not shutil.which("openssl"):
+        print("SKIPPED: no openssl to make a certificate with")
+        return
+    key, certificate = cache / "key.pem", cache / "certificate.pem"
+    make = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost -addext basicConstraints=CA:FALSE -keyout {key} -out {certificate}"
+    subprocess.run(make.split(), check=True, capture_output=True)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.handle_error = lambda *connection: None
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    environment = {"HF_ENDPOINT": f"https://localhost:{server.server_port}"}
+    started = time.monotonic()
+    process = pull(program, cache, f"{GGUF}:q8_0", **environment)
+    _, said = process.communicate(timeout=60)
+    refused = process.returncode == 1 and "SSL_CERT_FILE" in said and time.monotonic() - started < 10
+    check("a certificate that nobody vouches for is refused at once", refused, said.strip())
+    report = pulled(pull(program, cache, f"{GGUF}:q8_0", SSL_CERT_FILE=str(certificate), **environment))
+    check("and taken with SSL_CERT_FILE", pathlib.Path(report["path"]).exists())
+
+
 def main():
     program = os.path.abspath(sys.argv[1])
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
@@ -206,7 +232,7 @@ def main():
         import huggingface_hub as hub
 
         print(f"huggingface_hub {hub.__version__}")
-        for name, work in (("ours", ours_is_found), ("theirs", theirs_is_found), ("locks", locks_are_shared)):
+        for name, work in (("ours", ours_is_found), ("theirs", theirs_is_found), ("locks", locks_are_shared), ("https", certificates_are_checked)):
             Hub.bodies.clear()
             (folder / name).mkdir()
             work(program, folder / name, hub)
