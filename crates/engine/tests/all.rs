@@ -26,6 +26,7 @@ mod every_weight_format_computes_what_its_values_say;
 mod experts_without_weights_are_not_asked_for;
 mod factors_of_matrices_count;
 mod folders_that_cannot_be_used_are_refused_by_name;
+mod fuzz_corpus_of_checkpoints_is_current;
 mod greedy_ids_equal_llama_cpp;
 mod hugging_face_folders_agree_with_transformers;
 mod latent_attention_keeps_one_row_per_position;

@@ -187,3 +187,12 @@ fn kimi_k2_is_deepseek_v3() {
     kimi.config["model_type"] = json!("kimi_k2");
     assert!(bits(&logits_of(kimi.write().path(), &exact(), &reference.ids)) == expected);
 }
+
+#[test]
+fn a_checkpoint_may_announce_more_of_them_than_it_has_layers() {
+    let Some(reference) = Reference::open("deepseek_v3") else { return };
+    let mut checkpoint = Checkpoint::read(&reference.folder);
+    let expected = bits(&logits_of(checkpoint.write().path(), &exact(), &reference.ids));
+    checkpoint.config["num_nextn_predict_layers"] = json!(5);
+    assert!(bits(&logits_of(checkpoint.write().path(), &exact(), &reference.ids)) == expected);
+}

@@ -39,7 +39,8 @@ impl SpecBuilder<'_> {
         {
             trailing += 1;
         }
-        let layers = self.by_source(blocks - trailing, blocks);
+        // Beside the layers of a checkpoint there may be more of them than layers.
+        let layers = if self.by_source(true, false) { blocks - trailing } else { blocks };
         let is_later =
             |block: usize| block >= layers && (block < layers + trailing || joining.contains(&block));
         let beginning = self.names.layers_begin();
