@@ -15,7 +15,7 @@ mod rows;
 mod scaled;
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use coldpress_experts::{LayerExperts, RowTable, weight_format};
@@ -28,6 +28,7 @@ use crate::error::ModelError;
 use crate::latent::HeadMatrices;
 use crate::names::{HuggingFace, Names, number};
 use crate::nested::Nested;
+use crate::roles::{Role, TensorRole};
 use counts::Counts;
 pub(crate) use counts::LayerCount;
 
@@ -46,6 +47,8 @@ pub struct SpecBuilder<'a> {
     file: &'a ModelFile,
     names: Names,
     used: HashSet<&'a str>,
+    /// What the tensors that were asked for are for.
+    roles: RefCell<HashMap<&'a str, Role>>,
     tensors: Vec<DenseTensor>,
     experts: Vec<LayerExperts>,
     row_tables: Vec<RowTable>,
@@ -100,6 +103,7 @@ impl<'a> SpecBuilder<'a> {
             file,
             names,
             used: HashSet::new(),
+            roles: RefCell::default(),
             tensors: Vec::new(),
             experts: Vec::new(),
             row_tables: Vec::new(),
@@ -278,11 +282,35 @@ impl<'a> SpecBuilder<'a> {
     }
 
     fn find(&self, name: &str) -> Option<&'a TensorInfo> {
-        self.name_in_file(name).and_then(|name| self.file.tensor(&name))
+        let info = self.name_in_file(name).and_then(|name| self.file.tensor(&name))?;
+        self.note(name, info);
+        Some(info)
     }
 
     fn require(&self, name: &str) -> Result<&'a TensorInfo, ModelError> {
-        Ok(self.file.require(&self.name_in_file(name).unwrap_or_else(|| name.to_owned()))?)
+        let info = self.file.require(&self.name_in_file(name).unwrap_or_else(|| name.to_owned()))?;
+        self.note(name, info);
+        Ok(info)
+    }
+
+    /// Notes what a tensor is for, by the canonical name that led to it.
+    fn note(&self, name: &str, info: &'a TensorInfo) {
+        self.roles.borrow_mut().insert(&info.name, Role::of_canonical(name));
+    }
+
+    /// What each tensor of the file is for, in the order of the file.
+    pub(crate) fn roles(&self) -> Vec<TensorRole> {
+        let noted = self.roles.borrow();
+        let role = |tensor: &TensorInfo| match noted.get(tensor.name.as_str()) {
+            Some(&role) if role != Role::Unknown => role,
+            _ if Nested::is_other_tensor(&tensor.name) => Role::OtherParts,
+            _ => Role::of_any(&tensor.name),
+        };
+        let has_place = |tensor: &TensorInfo| self.used.contains(tensor.name.as_str());
+        self.file
+            .tensors()
+            .map(|tensor| TensorRole { role: role(tensor), has_place: has_place(tensor) })
+            .collect()
     }
 
     /// The tensor of the file, or its module where it is codes, behind a canonical tensor.

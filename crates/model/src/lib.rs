@@ -28,6 +28,7 @@ mod ngram;
 mod ple;
 mod query_key;
 mod recurrent;
+mod roles;
 mod rotation;
 mod route;
 mod scaled;
@@ -45,7 +46,9 @@ pub use block_sparse::BlockIndexSpec;
 pub use coldpress_kernels::attention::PAGE_POSITIONS;
 pub use compressed::{CompressedSpec, CompressionSpec, CompressorSpec, GroupIndexerSpec};
 pub use error::{ModelError, PoolFull, PoolPart};
-pub use families::{allowed_kv_types, check_kv_type, describe, family_names, hugging_face_model_types};
+pub use families::{
+    allowed_kv_types, check_kv_type, describe, describe_with_roles, family_names, hugging_face_model_types,
+};
 pub use forward::{ForwardEngine, ForwardObserver, LogitsWanted, Model, Segment};
 pub use indexer::{IndexerSpec, Selection};
 pub use kv::{KvPool, KvType, Sequence, kv_bytes_per_token};
@@ -57,6 +60,7 @@ pub use recurrent::{
     ConvolutionSpec, ConvolutionTaps, DecayRate, DeltaRuleSpec, GateProjection, GatedDeltaSpec,
     KimiDeltaSpec, LightningSpec, Mamba2Spec, Projections, RecurrentSpec, ShortConvolutionSpec,
 };
+pub use roles::{Role, TensorRole};
 pub use scratch::{BLOCK_ROWS, Scratch, ScratchCost, ScratchShape, scratch_cost};
 pub use sinkhorn::{SigmoidMixer, SinkhornMixer};
 pub use spec::*;

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::SpecBuilder;
 use crate::error::ModelError;
+use crate::roles::Role;
 
 /// More such blocks are no model.
 const BLOCKS_MAX: u64 = 64;
@@ -46,9 +47,11 @@ impl SpecBuilder<'_> {
         let beginning = self.names.layers_begin();
         let file = self.file;
         let names = file.tensors().map(|tensor| tensor.name.as_str());
-        self.used.extend(
-            names.filter(|name| block_of(name, &beginning).is_some_and(|(block, _)| is_later(block))),
-        );
+        for name in names.filter(|name| block_of(name, &beginning).is_some_and(|(block, _)| is_later(block)))
+        {
+            self.used.insert(name);
+            self.roles.borrow_mut().insert(name, Role::LaterTokens);
+        }
         if self.by_source(false, true) {
             APART.iter().for_each(|apart| self.pass_over_all(apart));
         }

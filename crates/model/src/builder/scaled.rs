@@ -61,7 +61,10 @@ impl<'a> SpecBuilder<'a> {
         let found = containers::find(self.file, wanted).map_err(|detail| self.unsupported(detail))?;
         if let Some(found) = &found {
             let all = [Some(found.codes), Some(found.scales), found.biases].into_iter().flatten();
-            self.used.extend(all.chain(found.also.iter().copied()).map(|info| info.name.as_str()));
+            for info in all.chain(found.also.iter().copied()) {
+                self.used.insert(&info.name);
+                self.note(name, info);
+            }
         }
         Ok(found)
     }

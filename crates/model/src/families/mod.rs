@@ -9,6 +9,7 @@ use crate::builder::SpecBuilder;
 use crate::error::ModelError;
 use crate::names::HuggingFace;
 use crate::nested::Nested;
+use crate::roles::{Role, TensorRole};
 use crate::spec::{LayerSpec, ModelSpec, RopeSpec};
 
 mod bailing_hybrid;
@@ -118,7 +119,31 @@ pub fn hugging_face_model_types() -> impl Iterator<Item = &'static str> {
 /// Unknown architecture, metadata that is absent or contradicts the tensors, features that are not computed, tensors without
 /// a place.
 pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
-    let (family, mut builder) = match file.format() {
+    describe_with_roles(file).0
+}
+
+/// As [`describe`], with what each tensor is for, in the order of the file; where the model is refused, as far as it was understood.
+pub fn describe_with_roles(file: &ModelFile) -> (Result<ModelSpec, ModelError>, Vec<TensorRole>) {
+    match start(file) {
+        Err(error) => {
+            let role = |name: &str| TensorRole { role: Role::of_any(name), has_place: true };
+            (Err(error), file.tensors().map(|tensor| role(&tensor.name)).collect())
+        }
+        Ok((family, mut builder)) => {
+            let outline = builder.check_codes().and_then(|()| (family.describe)(&mut builder));
+            let mut roles = builder.roles();
+            if outline.is_err() {
+                // What the family would have asked for further is not known.
+                roles.iter_mut().for_each(|role| role.has_place = true);
+            }
+            (outline.and_then(|outline| complete(file, family, builder, outline)), roles)
+        }
+    }
+}
+
+/// The family of a file, and a builder that has asked for nothing.
+fn start(file: &ModelFile) -> Result<(&'static Family, SpecBuilder<'_>), ModelError> {
+    Ok(match file.format() {
         FileFormat::Gguf => {
             let architecture = file.metadata().string("general.architecture")?;
             let family = FAMILIES.iter().find(|family| family.gguf == architecture);
@@ -138,9 +163,17 @@ pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
                 }
             }
         }
-    };
-    builder.check_codes()?;
-    let Outline { frame, ropes, layers } = (family.describe)(&mut builder)?;
+    })
+}
+
+/// The spec of what a family has asked for.
+fn complete(
+    file: &ModelFile,
+    family: &Family,
+    mut builder: SpecBuilder<'_>,
+    outline: Outline,
+) -> Result<ModelSpec, ModelError> {
+    let Outline { frame, ropes, layers } = outline;
     let row_tables = builder.take_row_tables();
     let notes = builder.notes();
     let (tensors, experts) = builder.finish(family.gguf, frame.trained_context)?;
