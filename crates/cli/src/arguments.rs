@@ -289,6 +289,15 @@ pub struct PackArguments {
 pub struct InspectArguments {
     /// Model: a .gguf file, any part of a split set, a folder that holds one set, or a Hugging Face folder.
     pub file: PathBuf,
+    /// Also list every key of the metadata
+    #[arg(long)]
+    pub metadata: bool,
+    /// Also list every tensor
+    #[arg(long)]
+    pub tensors: bool,
+    /// Also work out the fingerprint by which packs and snapshots know the model: reads some megabytes of samples
+    #[arg(long)]
+    pub fingerprint: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -14,6 +14,7 @@ mod endless_input_is_refused;
 mod every_setting_has_one_precedence;
 mod exit_codes_tell_what_happened;
 mod experts_of_another_type_are_packed_and_said;
+mod inspect_is_a_page;
 mod json_is_one_object;
 mod nothing_of_the_users_is_overwritten;
 mod plan_needs_only_headers;

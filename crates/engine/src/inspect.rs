@@ -2,13 +2,17 @@
 
 use std::path::Path;
 
+use coldpress_experts::Fingerprint;
 use coldpress_formats::{Array, TensorInfo, Value as MetadataValue};
 use coldpress_memory::Bytes;
-use coldpress_model::describe;
+use coldpress_model::describe_with_roles;
 use serde_json::{Map, Value, json};
 
 use crate::error::EngineError;
 use crate::files::{open_model, open_model_headers};
+use crate::inspect_summary::{
+    ExpertFacts, LayerGroup, RoleShare, container, expert_facts, layer_groups, problems, shares,
+};
 
 /// Array elements shown of each metadata array.
 const ELEMENTS_SHOWN: usize = 8;
@@ -18,6 +22,14 @@ const CHARACTERS_SHOWN: usize = 2000;
 /// The contents of a model file.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Inspection {
+    /// What kind of file it is.
+    pub container: String,
+    /// Architecture of a model that can be run, as GGUF calls it.
+    pub family: Option<&'static str>,
+    /// Layers, hidden size, vocabulary and longest context of a model that can be run.
+    pub dimensions: Option<[usize; 4]>,
+    /// Its routed experts.
+    pub experts: Option<ExpertFacts>,
     /// Files of the set.
     pub files: Vec<InspectedFile>,
     /// Whether numbers are stored with the high byte first.
@@ -28,6 +40,16 @@ pub struct Inspection {
     pub tensors: Vec<InspectedTensor>,
     /// Bytes of all tensors.
     pub tensor_bytes: Bytes,
+    /// Bytes by what the tensors are for; they add up to `tensor_bytes`.
+    pub roles: Vec<RoleShare>,
+    /// Tensors that the architecture has no place for; empty where the model was not understood so far.
+    pub without_place: Vec<String>,
+    /// The layers, those that are alike together.
+    pub layers: Vec<LayerGroup>,
+    /// What to know before it is run, with the way out.
+    pub problems: Vec<String>,
+    /// BLAKE3 over headers and samples of experts, by which packs, profiles and snapshots know their model.
+    pub fingerprint: Option<String>,
     /// Why coldpress cannot run it; absent when it can.
     pub not_runnable: Option<String>,
     /// Where its tensors decide against its metadata.
@@ -85,17 +107,28 @@ pub fn model_file_bytes(path: &Path) -> Result<Bytes, EngineError> {
     Ok(Bytes(there.saturating_add(file.missing_bytes())))
 }
 
-/// Reads the header of a model file.
+/// Reads the header of a model file, and where `with_fingerprint` some megabytes of samples of its experts.
 ///
 /// # Errors
 /// The file cannot be read or is malformed.
-pub fn inspect(path: &Path) -> Result<Inspection, EngineError> {
+pub fn inspect(path: &Path, with_fingerprint: bool) -> Result<Inspection, EngineError> {
     let file = open_model(path)?;
-    let (not_runnable, notes) = match describe(&file) {
-        Ok(spec) => (None, spec.notes),
-        Err(error) => (Some(error.to_string()), Vec::new()),
+    let (spec, roles) = describe_with_roles(&file);
+    let without_place = file.tensors().zip(&roles).filter(|(_, role)| !role.has_place);
+    let without_place: Vec<String> = without_place.map(|(tensor, _)| tensor.name.clone()).collect();
+    let not_runnable = spec.as_ref().err().map(ToString::to_string);
+    let spec = spec.ok();
+    let fingerprint = match &spec {
+        Some(spec) if with_fingerprint => Some(Fingerprint::of(file.files(), &spec.experts)?.to_string()),
+        _ => None,
     };
     Ok(Inspection {
+        container: container(&file),
+        family: spec.as_ref().map(|spec| spec.family),
+        dimensions: spec
+            .as_ref()
+            .map(|spec| [spec.layers.len(), spec.hidden, spec.vocabulary, spec.trained_context]),
+        experts: spec.as_ref().and_then(expert_facts),
         files: file
             .files()
             .iter()
@@ -105,8 +138,13 @@ pub fn inspect(path: &Path) -> Result<Inspection, EngineError> {
         metadata: file.metadata().iter().map(|(key, value)| (key.to_owned(), shortened(value))).collect(),
         tensors: file.tensors().map(InspectedTensor::from).collect(),
         tensor_bytes: Bytes(file.tensor_bytes()),
+        roles: shares(file.tensors().zip(&roles)),
+        layers: layer_groups(&file, &roles),
+        problems: problems(path, &file, not_runnable.as_deref()),
+        without_place,
+        fingerprint,
+        notes: spec.map(|spec| spec.notes).unwrap_or_default(),
         not_runnable,
-        notes,
     })
 }
 

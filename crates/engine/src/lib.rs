@@ -32,6 +32,7 @@ mod forecast;
 mod gate;
 mod generate;
 mod inspect;
+mod inspect_summary;
 mod keeper;
 mod learnt;
 mod lossy;
@@ -88,6 +89,7 @@ pub use forecast::{DiskRoom, Forecast, ForecastRequest, WhatIf, forecast};
 pub use gate::{AddressSpace, Gate};
 pub use generate::{FinishReason, GenerateObserver, GenerateOptions, Generation, Session, Silent};
 pub use inspect::{Inspection, inspect, model_file_bytes};
+pub use inspect_summary::{ExpertFacts, LayerGroup, RoleShare};
 pub use keeper::{IdleRelease, LiveStatus, RuntimeHandle};
 pub use learnt::{PolicyChoice, PrefetchChoice, Profile};
 pub use machine::{

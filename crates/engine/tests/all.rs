@@ -14,6 +14,7 @@ mod a_prefix_is_computed_once;
 mod a_remembered_measurement_is_checked;
 mod a_replayed_trace_has_the_hits_of_the_run;
 mod a_text_model_inside_a_larger_one_is_read_alone;
+mod an_inspection_names_every_byte_and_problem;
 mod blocks_for_later_tokens_cost_nothing;
 mod bundles_of_jang_are_whole_or_refused;
 mod codes_give_the_bits_of_their_values;

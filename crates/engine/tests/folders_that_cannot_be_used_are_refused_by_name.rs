@@ -122,7 +122,7 @@ fn a_folder_is_inspected_packed_and_planned_before_it_is_whole() {
     let reference = Reference::open("qwen3_moe").expect("a fixture");
     let checkpoint = Checkpoint::read(&reference.folder);
     let folder = checkpoint.write_shards(3);
-    let inspection = coldpress::inspect(folder.path()).expect("inspects");
+    let inspection = coldpress::inspect(folder.path(), false).expect("inspects");
     assert_eq!((inspection.files.len(), inspection.not_runnable), (4, None));
     assert_eq!(inspection.metadata["model_type"], "qwen3_moe");
     let summary = coldpress::model_summary(folder.path()).expect("a summary");

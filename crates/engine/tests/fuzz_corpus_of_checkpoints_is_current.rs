@@ -33,15 +33,12 @@ fn input(folder: &Path) -> Vec<u8> {
     let length = u64::from_le_bytes(*bytes.first_chunk().expect("a length")) as usize;
     let config = fs::read(folder.join("config.json")).expect("a configuration");
     let side = fs::read(folder.join("jang_config.json")).unwrap_or_default();
-    // Without the spaces of a text for people.
-    let compact = |text: &[u8]| match text {
-        [] => Vec::new(),
-        text => {
-            let value: serde_json::Value = serde_json::from_slice(text).expect("JSON");
-            value.to_string().into_bytes()
-        }
+    // Without the indentation of a text for people.
+    let compact = |text: Vec<u8>| {
+        let text = String::from_utf8(text).expect("text");
+        text.lines().map(str::trim).collect::<String>().into_bytes()
     };
-    [compact(&config), compact(&side), bytes[8..8 + length].to_vec()].join(&0)
+    [compact(config), compact(side), bytes[8..8 + length].to_vec()].join(&0)
 }
 
 #[test]

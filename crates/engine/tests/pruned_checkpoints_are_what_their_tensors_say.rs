@@ -52,7 +52,7 @@ fn both(checkpoint: &Checkpoint) -> (Checkpoint, Checkpoint) {
 }
 
 fn notes(path: &Path) -> Vec<String> {
-    let inspection = coldpress::inspect(path).expect("a model");
+    let inspection = coldpress::inspect(path, false).expect("a model");
     assert_eq!(inspection.not_runnable, None);
     inspection.notes
 }
