@@ -81,7 +81,10 @@ impl Drop for Workers {
 
 /// The model checker's threads begin when it wants them to, and may not block outside its sight.
 #[cfg(loom)]
-fn start(builder: thread::Builder, work: impl FnOnce() + 'static) -> std::io::Result<thread::JoinHandle<()>> {
+fn start(
+    builder: thread::Builder,
+    work: impl FnOnce() + Send + 'static,
+) -> std::io::Result<thread::JoinHandle<()>> {
     builder.spawn(work)
 }
 
