@@ -170,7 +170,12 @@ fn one_line(value: &serde_json::Value) -> String {
     }
 }
 
-/// Text from a file without characters that could steer the terminal.
+/// Text from a file, of bounded length and without characters that could steer the terminal.
 fn printable(text: &str) -> String {
-    output::printable(text, ' ')
+    const CHARACTERS: usize = 500;
+    let text = output::printable(text, ' ');
+    match text.char_indices().nth(CHARACTERS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }

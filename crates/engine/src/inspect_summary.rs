@@ -4,6 +4,8 @@
 //! `coldpress_model::Role`.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use coldpress_experts::Geometry;
@@ -151,8 +153,8 @@ pub(crate) fn problems(path: &Path, file: &ModelFile, refusal: Option<&str>) -> 
         ),
         FileFormat::HuggingFace => (
             is_there(&["tokenizer.json", "tekken.json", "tiktoken.model"]),
-            // A template may also be a key of it.
-            is_there(&["chat_template.jinja", "chat_template.json", "tokenizer_config.json"]),
+            is_there(&["chat_template.jinja", "chat_template.json", "additional_chat_templates"])
+                || names_a_template(&path.join("tokenizer_config.json")),
         ),
     };
     if !tokenizer {
@@ -168,6 +170,19 @@ pub(crate) fn problems(path: &Path, file: &ModelFile, refusal: Option<&str>) -> 
         );
     }
     problems
+}
+
+/// Whether the configuration of a tokenizer has a template among its keys.
+fn names_a_template(path: &Path) -> bool {
+    const BYTES_MAX: u64 = 4 << 20;
+    // A pipe would be waited for.
+    if !path.is_file() {
+        return false;
+    }
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes));
+    let key = b"\"chat_template\"";
+    read.is_ok() && bytes.windows(key.len()).any(|window| window == key)
 }
 
 #[cfg(test)]

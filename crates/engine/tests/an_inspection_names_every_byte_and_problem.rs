@@ -57,7 +57,14 @@ fn what_stands_in_the_way_is_named() {
     fs::remove_file(folder.path().join("tokenizer.json")).expect("it was there");
     assert!(problems(folder.path()).contains("no tokenizer"));
     fs::remove_file(folder.path().join("tokenizer_config.json")).expect("it was there");
-    assert!(problems(folder.path()).contains("no chat template"));
+    for config in [None, Some(r#"{"tokenizer_class": "X"}"#)] {
+        if let Some(config) = config {
+            fs::write(folder.path().join("tokenizer_config.json"), config).expect("written");
+        }
+        assert!(problems(folder.path()).contains("no chat template"), "{config:?}");
+    }
+    fs::write(folder.path().join("chat_template.jinja"), "{{ messages }}").expect("written");
+    assert!(!problems(folder.path()).contains("no chat template"));
 
     let mut further = checkpoint.clone();
     let norm = further.tensor("model.norm.weight").clone();
