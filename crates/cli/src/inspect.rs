@@ -163,18 +163,17 @@ fn one_line(value: &serde_json::Value) -> String {
         }
         other => other.to_string(),
     };
-    let text = printable(&text);
-    match text.char_indices().nth(CHARACTERS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
+    cut(output::printable(&text, ' '), CHARACTERS)
 }
 
 /// Text from a file, of bounded length and without characters that could steer the terminal.
 fn printable(text: &str) -> String {
     const CHARACTERS: usize = 500;
-    let text = output::printable(text, ' ');
-    match text.char_indices().nth(CHARACTERS) {
+    cut(output::printable(text, ' '), CHARACTERS)
+}
+
+fn cut(text: String, characters: usize) -> String {
+    match text.char_indices().nth(characters) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use coldpress_formats::{Array, Metadata, ModelFile, TensorType, Value};
+use coldpress_formats::{Array, Metadata, ModelFile, Value};
 use coldpress_kernels::layout::CodeOrder;
 use coldpress_kernels::vector::{Blocks, Rotation};
 use coldpress_kernels::{Coding, Levels};
 
-use super::{Container, Found, KEYS, Wanted, beside, expect_shape, source_of};
+use super::{Container, Found, KEYS, Wanted, beside, expect_shape, expect_words, required, source_of};
 
 const CODES: &str = ".tq2_packed";
 pub(super) const CONTAINER: Container = Container { codes: CODES, find };
@@ -22,11 +22,8 @@ fn find<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<'a>>
     let Wanted { module, rows, columns, count, .. } = wanted;
     let Some(codes) = beside(file, module, CODES) else { return Ok(None) };
     let name = &codes.name;
-    if codes.tensor_type != TensorType::U32 {
-        return Err(format!("tensor {name} has type {}, codes are words of 32 bits", codes.tensor_type));
-    }
-    let scales = beside(file, module, ".tq2_scales")
-        .ok_or_else(|| format!("tensor {name} holds codes, and there is no {module}.tq2_scales"))?;
+    expect_words(codes)?;
+    let scales = required(file, codes, module, ".tq2_scales")?;
     let metadata = file.metadata();
     let begin = KEYS[..2].iter().find(|begin| metadata.get(&format!("{begin}{module}.mode")).is_some());
     let begin = begin.ok_or_else(|| {

@@ -5,17 +5,17 @@
 //! bundle has them (`jangtq_runtime.safetensors`) those count. Only experts are held like this.
 //! Facts: the PyPI package `jang` (2.5); the codebook is the optimum of Lloyd (1957) for the elements of random unit vectors.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use coldpress_formats::{Array, Metadata, ModelFile, TensorType, Value};
+use coldpress_formats::{Array, Metadata, ModelFile, Value};
 use coldpress_kernels::layout::CodeOrder;
 use coldpress_kernels::vector::{Blocks, Rotation};
 use coldpress_kernels::{Coding, Levels};
 
 use super::pcg64::Pcg64;
-use super::{Container, Found, Wanted, beside, expect_shape, source_of};
+use super::{Container, Found, Wanted, beside, expect_shape, expect_words, required, source_of};
 
 pub(super) const CONTAINER: Container = Container { codes: ".tq_packed", find };
 
@@ -25,6 +25,7 @@ const WIDTHS: [u32; 5] = [2, 3, 4, 6, 8];
 /// What was worked out for matrices of one shape, for the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Derived {
+    is_jang: OnceCell<bool>,
     signs: Shared<usize, f32>,
     codebooks: Shared<(usize, u32), u32>,
 }
@@ -36,13 +37,9 @@ fn find<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<'a>>
     let Wanted { module, rows, columns, count, derived } = wanted;
     let Some(codes) = beside(file, module, ".tq_packed") else { return Ok(None) };
     let name = &codes.name;
-    if codes.tensor_type != TensorType::U32 {
-        return Err(format!("tensor {name} has type {}, codes are words of 32 bits", codes.tensor_type));
-    }
-    let norms = beside(file, module, ".tq_norms")
-        .ok_or_else(|| format!("tensor {name} holds codes, and there is no {module}.tq_norms"))?;
-    let width = beside(file, module, ".tq_bits")
-        .ok_or_else(|| format!("tensor {name} holds codes, and there is no {module}.tq_bits"))?;
+    expect_words(codes)?;
+    let norms = required(file, codes, module, ".tq_norms")?;
+    let width = required(file, codes, module, ".tq_bits")?;
     let words = codes.shape.first().copied().unwrap_or(0);
     let fits = |bits: &u32| columns.div_ceil((32 / bits) as usize) as u64 == words;
     let mut widths = WIDTHS.into_iter().filter(fits);
@@ -76,6 +73,13 @@ fn find<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<'a>>
 }
 
 impl Derived {
+    /// Whether the file is a bundle of JANG, where shapes count and the configuration may have widths of another conversion.
+    pub(super) fn is_jang(&self, metadata: &Metadata) -> bool {
+        let has_its_keys =
+            || metadata.iter().any(|(key, _)| key == "weight_format" || key.starts_with("jang"));
+        *self.is_jang.get_or_init(has_its_keys)
+    }
+
     /// Signs of the inputs of a matrix: those of the bundle, else of its seed.
     fn signs(&self, metadata: &Metadata, columns: usize) -> Result<Arc<[f32]>, String> {
         if let Some(signs) = self.signs.borrow().get(&columns) {

@@ -8,7 +8,7 @@ use coldpress_formats::{ModelFile, TensorType};
 use coldpress_kernels::layout::CodeOrder;
 use coldpress_kernels::{Coding, Levels, ScaleSource};
 
-use super::{Container, Found, Wanted, beside, expect_shape, float_source, is_jang, setting};
+use super::{Container, Found, Wanted, beside, expect_shape, float_source, required, setting};
 
 pub(super) const CONTAINER: Container = Container { codes: ".weight", find };
 
@@ -20,14 +20,13 @@ const MODES: [(&str, usize, usize, Levels, ScaleSource); 3] = [
 ];
 
 fn find<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<'a>>, String> {
-    let Wanted { module, rows, columns, count, .. } = wanted;
+    let Wanted { module, rows, columns, count, derived } = wanted;
     let Some(codes) = beside(file, module, ".weight").filter(|codes| codes.tensor_type == TensorType::U32)
     else {
         return Ok(None);
     };
     let name = &codes.name;
-    let scales = beside(file, module, ".scales")
-        .ok_or_else(|| format!("tensor {name} holds codes, and there is no {module}.scales"))?;
+    let scales = required(file, codes, module, ".scales")?;
     let biases = beside(file, module, ".biases");
     let first = |info: &coldpress_formats::TensorInfo| info.shape.first().copied().unwrap_or(0) as usize;
     let (bits, group) = (first(codes) * 32 / columns, columns / first(scales).max(1));
@@ -72,7 +71,7 @@ fn find<'a>(file: &'a ModelFile, wanted: Wanted<'_>) -> Result<Option<Found<'a>>
             scales.name, scales.tensor_type, biases.name, biases.tensor_type
         ));
     }
-    if !is_jang(file.metadata()) {
+    if !derived.is_jang(file.metadata()) {
         agree(file, module, bits, group)?;
     }
     Ok(Some(Found {

@@ -122,11 +122,6 @@ const NOT_READ: [(&str, &str); 2] = [
     ),
 ];
 
-/// Whether a file is a bundle of JANG, where shapes count and the configuration may have widths of another conversion.
-fn is_jang(metadata: &Metadata) -> bool {
-    metadata.get("weight_format").is_some() || metadata.iter().any(|(key, _)| key.starts_with("jang"))
-}
-
 /// Refuses methods that are not read here, and bundles of JANG that contradict themselves.
 pub(crate) fn check(file: &ModelFile) -> Result<(), String> {
     let metadata = file.metadata();
@@ -173,6 +168,26 @@ fn setting(metadata: &Metadata, module: &str, name: &str) -> Option<u64> {
 /// The tensor whose name is that of the module and `ending`.
 fn beside<'a>(file: &'a ModelFile, module: &str, ending: &str) -> Option<&'a TensorInfo> {
     file.tensor(&format!("{module}{ending}"))
+}
+
+/// What codes cannot be read without.
+fn required<'a>(
+    file: &'a ModelFile,
+    codes: &TensorInfo,
+    module: &str,
+    ending: &str,
+) -> Result<&'a TensorInfo, String> {
+    let name = &codes.name;
+    beside(file, module, ending)
+        .ok_or_else(|| format!("tensor {name} holds codes, and there is no {module}{ending}"))
+}
+
+/// Refuses codes that are not words.
+fn expect_words(codes: &TensorInfo) -> Result<(), String> {
+    match codes.tensor_type {
+        TensorType::U32 => Ok(()),
+        other => Err(format!("tensor {} has type {other}, codes are words of 32 bits", codes.name)),
+    }
 }
 
 /// Compares a shape, innermost dimension first; dimensions of 1 at the outside say nothing.
