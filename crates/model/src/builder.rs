@@ -49,6 +49,7 @@ pub struct SpecBuilder<'a> {
     used: HashSet<&'a str>,
     /// What the tensors that were asked for are for.
     roles: RefCell<HashMap<&'a str, Role>>,
+    notes_roles: bool,
     tensors: Vec<DenseTensor>,
     experts: Vec<LayerExperts>,
     row_tables: Vec<RowTable>,
@@ -104,6 +105,7 @@ impl<'a> SpecBuilder<'a> {
             names,
             used: HashSet::new(),
             roles: RefCell::default(),
+            notes_roles: false,
             tensors: Vec::new(),
             experts: Vec::new(),
             row_tables: Vec::new(),
@@ -295,7 +297,14 @@ impl<'a> SpecBuilder<'a> {
 
     /// Notes what a tensor is for, by the canonical name that led to it.
     fn note(&self, name: &str, info: &'a TensorInfo) {
-        self.roles.borrow_mut().insert(&info.name, Role::of_canonical(name));
+        if self.notes_roles {
+            self.roles.borrow_mut().insert(&info.name, Role::of_canonical(name));
+        }
+    }
+
+    /// From now on [`Self::roles`] knows what is asked for. A model that is only to run does without.
+    pub(crate) fn note_roles(&mut self) {
+        self.notes_roles = true;
     }
 
     /// What each tensor of the file is for, in the order of the file.

@@ -119,7 +119,9 @@ pub fn hugging_face_model_types() -> impl Iterator<Item = &'static str> {
 /// Unknown architecture, metadata that is absent or contradicts the tensors, features that are not computed, tensors without
 /// a place.
 pub fn describe(file: &ModelFile) -> Result<ModelSpec, ModelError> {
-    describe_with_roles(file).0
+    let (family, mut builder) = start(file)?;
+    let outline = outline(family, &mut builder)?;
+    complete(file, family, builder, outline)
 }
 
 /// As [`describe`], with what each tensor is for, in the order of the file; where the model is refused, as far as it was understood.
@@ -130,7 +132,8 @@ pub fn describe_with_roles(file: &ModelFile) -> (Result<ModelSpec, ModelError>, 
             (Err(error), file.tensors().map(|tensor| role(&tensor.name)).collect())
         }
         Ok((family, mut builder)) => {
-            let outline = builder.check_codes().and_then(|()| (family.describe)(&mut builder));
+            builder.note_roles();
+            let outline = outline(family, &mut builder);
             let mut roles = builder.roles();
             if outline.is_err() {
                 // What the family would have asked for further is not known.
@@ -164,6 +167,12 @@ fn start(file: &ModelFile) -> Result<(&'static Family, SpecBuilder<'_>), ModelEr
             }
         }
     })
+}
+
+/// What a family makes of a file whose codes can be read.
+fn outline(family: &Family, builder: &mut SpecBuilder<'_>) -> Result<Outline, ModelError> {
+    builder.check_codes()?;
+    (family.describe)(builder)
 }
 
 /// The spec of what a family has asked for.
